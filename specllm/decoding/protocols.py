@@ -1,0 +1,110 @@
+"""The nouns that cross rooms: what a language model and a drafter are, and what one round leaves behind.
+
+Token ids and numpy only. Whoever implements these knows about llama.cpp, text or files; nobody in `decoding` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Token = int
+Logits = npt.NDArray[np.float32]  # (rows, n_vocab)
+StopReason = Literal["eog", "stop", "length"]
+
+
+class LanguageModel(Protocol):
+    """Something that turns tokens into logits and can take tokens back."""
+
+    @property
+    def n_vocab(self) -> int: ...
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def n_past(self) -> int:
+        """Tokens now in the KV cache."""
+        ...
+
+    def forward(self, tokens: Sequence[Token], *, logits: Literal["all", "last", "none"] = "all") -> Logits:
+        """Appends `tokens` to the KV cache; returns (rows, n_vocab) with one row per token, one, or none.
+
+        The rows may be a view that the next forward overwrites.
+        """
+        ...
+
+    def rollback(self, n_past: int) -> None:
+        """Leaves exactly the first `n_past` tokens in the KV cache, or raises RollbackUnsupported."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens proposed to follow the context."""
+
+    tokens: tuple[Token, ...]
+    source: str  # the drafter that proposed them
+
+
+EMPTY_DRAFT = Draft((), "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One draft, one target forward, and what was committed of it.
+
+    The last committed token is always the target's own: the correction of the first mismatch, the bonus after full
+    acceptance, or the token the generation ended on. Whatever stands before it was accepted from the draft.
+    """
+
+    tokens: tuple[Token, ...]  # committed, at least one
+    draft: Draft
+    draft_s: float
+    verify_s: float
+    rest_s: float  # sampling, commit, rollback
+    reason: StopReason | None = None  # why generation ended here, if it did
+
+    @property
+    def width(self) -> int:
+        """Tokens in the target's forward."""
+        return len(self.draft.tokens) + 1
+
+    @property
+    def n_accepted(self) -> int:
+        return len(self.tokens) - 1
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether the target disagreed with the draft somewhere (a stop inside the draft is no disagreement)."""
+        n = self.n_accepted
+        return n < len(self.draft.tokens) and self.tokens[n] != self.draft.tokens[n]
+
+
+class Drafter(Protocol):
+    """Something cheap that guesses what the target will say."""
+
+    @property
+    def name(self) -> str: ...
+
+    def begin(self, context: Sequence[Token]) -> None:
+        """Forgets the last request; `context` is the whole prompt."""
+        ...
+
+    def propose(self, context: Sequence[Token], k: int) -> Draft:
+        """At most `k` tokens to follow `context`; none is a fine answer."""
+        ...
+
+    def observe(self, round: Round) -> None:
+        """Learns what became of a round, its own or another drafter's."""
+        ...
+
+
+class Sampler(Protocol):
+    def pick(self, logits: npt.NDArray[np.float32], context: Sequence[Token]) -> Token:
+        """The token that follows `context`, from one row of logits (n_vocab,); a pure function of its arguments."""
+        ...
