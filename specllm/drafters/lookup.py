@@ -1,0 +1,106 @@
+"""Proposes what followed the longest suffix of the context that stood somewhere before (prompt included).
+
+Prompt lookup (Saxena 2023) with any match length, found in a suffix automaton (Blumer et al. 1985) that grows with the
+context: a token costs the same at position 100 and at 100,000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specllm.decoding.protocols import EMPTY_DRAFT, Draft, Round, Token
+
+# How many shorter suffixes learn that they occurred here too. Without a bound, text like "aaaa" costs O(n) a token.
+_MAX_NEWEST_UPDATES = 64
+
+
+class SuffixIndex:
+    """An online suffix automaton over tokens.
+
+    A state stands for a set of substrings that end at the same positions; `_length` is its longest, `_link` the state of
+    the longest suffix that occurs elsewhere too.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: list[Token] = []
+        self._next: list[dict[Token, int]] = [{}]
+        self._link: list[int] = [-1]
+        self._length: list[int] = [0]
+        self._newest: list[int] = [-1]  # position of the last token of the newest occurrence seen
+        self._last = 0  # the state of the whole text
+        self.match_length = 0  # of the longest suffix that also stands earlier
+        self.match_end = -1  # the position of its last token, in the newest earlier occurrence
+
+    def append(self, token: Token) -> None:
+        """Adds one token and updates the match."""
+        position = len(self.tokens)
+        self.tokens.append(token)
+        current = self._new_state(self._length[self._last] + 1, {}, -1)
+        state = self._last
+        while state != -1 and token not in self._next[state]:
+            self._next[state][token] = current
+            state = self._link[state]
+        self._link[current] = 0 if state == -1 else self._split(state, token)
+        self._last = current
+        self._update_match(current, position)
+
+    def _split(self, state: int, token: Token) -> int:
+        """The state that stands for exactly `state`'s longest substring followed by `token`; made where it is missing."""
+        following = self._next[state][token]
+        if self._length[following] == self._length[state] + 1:
+            return following
+        clone = self._new_state(self._length[state] + 1, dict(self._next[following]), self._newest[following])
+        self._link[clone] = self._link[following]
+        self._link[following] = clone
+        while state != -1 and self._next[state].get(token) == following:
+            self._next[state][token] = clone
+            state = self._link[state]
+        return clone
+
+    def _update_match(self, current: int, position: int) -> None:
+        match = self._link[current]
+        self.match_length = self._length[match]
+        self.match_end = self._newest[match]
+        state = current
+        for _ in range(_MAX_NEWEST_UPDATES):
+            if state <= 0:
+                break
+            self._newest[state] = position
+            state = self._link[state]
+
+    def _new_state(self, length: int, following: dict[Token, int], newest: int) -> int:
+        self._next.append(following)
+        self._link.append(-1)
+        self._length.append(length)
+        self._newest.append(newest)
+        return len(self._length) - 1
+
+
+class LookupDrafter:
+    """Implements `protocols.Drafter`. Needs no model and knows one request at a time."""
+
+    name = "lookup"
+
+    def __init__(self, min_match: int) -> None:
+        self._min_match = min_match
+        self._index = SuffixIndex()
+
+    @property
+    def match_length(self) -> int:
+        """Tokens of the context's end that the last proposal had found earlier: the evidence it rested on."""
+        return self._index.match_length
+
+    def begin(self, context: Sequence[Token]) -> None:
+        self._index = SuffixIndex()
+
+    def propose(self, context: Sequence[Token], k: int) -> Draft:
+        index = self._index
+        for position in range(len(index.tokens), len(context)):
+            index.append(context[position])
+        if index.match_length < self._min_match:
+            return EMPTY_DRAFT
+        start = index.match_end + 1
+        return Draft(tuple(index.tokens[start : start + k]), self.name)
+
+    def observe(self, round: Round) -> None:
+        """Nothing to learn: the committed tokens are read from the context."""
