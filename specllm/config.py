@@ -11,6 +11,11 @@ from specllm.errors import ConfigError
 
 MAX_DRAFT_LENGTH = 512  # the widest block llama.cpp computes in one piece here (n_ubatch)
 
+DRAFTERS = ("none", "lookup", "model")
+
+# Widths 4 and 16 are good steps of the measured cost staircase: rows are computed in fours and sixteens.
+DEFAULT_DRAFT_LENGTH = {"none": 0, "lookup": 15, "model": 3}
+
 GpuLayers = int | Literal["auto", "all"]
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 KV_TYPES: tuple[KvType, ...] = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
@@ -57,7 +62,7 @@ class SamplingConfig:
 class ContextConfig:
     """How one model is loaded and its context made."""
 
-    n_ctx: int = 0  # tokens; 0: as many as the model was trained for, at most DEFAULT_CTX
+    n_ctx: int = 0  # tokens; 0: as many as the prompt and the answer need
     n_batch: int = 512  # tokens handed to one llama_decode
     n_ubatch: int = 512  # tokens computed at once; compute buffers grow with it
     n_outputs_max: int = 1  # logits rows one forward may ask for: draft length + 1
@@ -85,15 +90,17 @@ class ContextConfig:
 class DraftConfig:
     """Which drafter proposes, and how much."""
 
-    drafter: str = "none"  # none | lookup | model
-    draft_length: int = 8  # most tokens proposed in one round; 0 is plain decoding
+    drafter: str | None = None  # none | lookup | model; None: what models.toml recommends for the pair
+    draft_length: int | None = None  # most tokens proposed in one round; 0 is plain decoding; None: the drafter's default
     lookup_min_match: int = 3  # tokens a suffix must repeat before its continuation is proposed
     confidence_floor: float = 0.4  # the draft model stops where its next token is less likely than this
     draft_ctx: int = 2048  # the draft model's own window, tokens
 
     def __post_init__(self) -> None:
-        check(0 <= self.draft_length <= MAX_DRAFT_LENGTH, f"draft length is {self.draft_length}",
-              f"use -k with 0 (plain decoding) to {MAX_DRAFT_LENGTH}")
+        check(self.drafter is None or self.drafter in DRAFTERS, f"no drafter named {self.drafter!r}",
+              f"use one of {', '.join(DRAFTERS)}")
+        check(self.draft_length is None or 0 <= self.draft_length <= MAX_DRAFT_LENGTH,
+              f"draft length is {self.draft_length}", f"use -k with 0 (plain decoding) to {MAX_DRAFT_LENGTH}")
         check(self.lookup_min_match >= 1, f"lookup_min_match is {self.lookup_min_match}", "use a positive number")
         check(0 <= self.confidence_floor <= 1, f"confidence_floor is {self.confidence_floor}", "use a number from 0 to 1")
         check(self.draft_ctx >= 64, f"draft context is {self.draft_ctx}", "use at least 64 tokens")

@@ -35,9 +35,12 @@ class Until:
         return "length" if n_committed >= self.max_tokens else None
 
 
-def prefill(target: LanguageModel, context: list[Token]) -> None:
-    """Leaves all of `context` but its last token in the target's KV cache, keeping what is there already."""
-    target.forward(context[target.n_past : -1], logits="none")
+def prefill(target: LanguageModel, context: list[Token], step: int = 512) -> Iterator[int]:
+    """Feeds all of `context` but its last token, keeping what is cached already; yields `n_past` after every `step`."""
+    while target.n_past < len(context) - 1:
+        n_past = target.n_past
+        target.forward(context[n_past : min(n_past + step, len(context) - 1)], logits="none")
+        yield target.n_past
 
 
 def decode(

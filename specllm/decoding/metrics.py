@@ -97,7 +97,8 @@ class Metrics:
 
     @property
     def prefill_tok_per_s(self) -> float | None:
-        return _ratio(self.n_prompt - self.n_reused, self.prefill_s)
+        n_fed = self.n_prompt - self.n_reused - 1  # the last prompt token is fed by the first round
+        return _ratio(n_fed, self.prefill_s) if n_fed > 0 else None
 
     @property
     def decode_tok_per_s(self) -> float | None:

@@ -21,7 +21,7 @@ GREEDY = KeyedSampler(SamplingConfig(temperature=0.0))
 
 def run(model, drafter, sampler, prompt, k, until) -> tuple[list[int], list[Round]]:
     context = list(prompt)
-    prefill(model, context)
+    list(prefill(model, context))
     drafter.begin(context)
     rounds = []
     for round in decode(model, drafter, sampler, context, k, until):
@@ -191,7 +191,7 @@ def test_an_interrupted_round_goes_on_as_if_nothing_had_happened(where, after):
 
     model = Model()
     context = [4, 5]
-    prefill(model, context)
+    list(prefill(model, context))
 
     def script(context, k):
         interrupt_in("draft")
@@ -203,7 +203,7 @@ def test_an_interrupted_round_goes_on_as_if_nothing_had_happened(where, after):
         for _ in decode(model, drafter, Picky(SamplingConfig(temperature=0.0)), context, 3, Until(40)):
             pass
     model.rollback(min(model.n_past, len(context) - 1))
-    prefill(model, context)
+    list(prefill(model, context))
     n = 12 - len(context)
     for _ in decode(model, drafter, GREEDY, context, 3, Until(n)) if n > 0 else ():
         pass

@@ -1,0 +1,3 @@
+from specllm.cli.main import run
+
+run()

@@ -1,0 +1,71 @@
+"""Messages to prompt text, with the Jinja template a GGUF file carries.
+
+Templates come from strangers: they run in Jinja's immutable sandbox, with the filters and globals that Hugging Face
+templates expect and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NoReturn
+
+from specllm.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class ChatTemplate:
+    """Renders messages; raises ConfigError where the template itself refuses them or is broken."""
+
+    def __init__(self, source: str, *, bos: str = "", eos: str = "") -> None:
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        self._special = {"bos_token": bos, "eos_token": eos}
+        self._error = TemplateError
+        # trim_blocks and lstrip_blocks as transformers sets them: templates are written for that.
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = self._refuse
+        environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise ConfigError(f"the model's chat template is broken: {error}", "use --raw to send the prompt as it is") from None
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The prompt text that asks the assistant for its next message.
+
+        A template that knows no system role gets the system text in front of the first user message.
+        """
+        try:
+            return self._render(messages)
+        except ConfigError:
+            if not messages or messages[0].role != "system" or len(messages) < 2:
+                raise
+            system, user, *rest = messages
+            return self._render([Message(user.role, f"{system.content}\n\n{user.content}"), *rest])
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        items = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            return self._template.render(messages=items, add_generation_prompt=True, **self._special)
+        except (self._error, TypeError, ValueError, KeyError, ArithmeticError, RecursionError, OverflowError) as error:
+            raise ConfigError(f"the model's chat template refuses this conversation: {error}",
+                              "use --raw to send the prompt as it is") from None  # fmt: skip
+
+    def _refuse(self, message: object) -> NoReturn:
+        raise self._error(str(message))
+
+
+def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)

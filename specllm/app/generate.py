@@ -1,0 +1,189 @@
+"""The use case behind `specllm generate`: names to loaded models, prompt to tokens, tokens to an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from specllm.app.chat_template import ChatTemplate, Message
+from specllm.app.generation import FinishReason, Generation, traced
+from specllm.app.loading import Loader
+from specllm.app.models import LocatedModel, locate_pair
+from specllm.app.text import Chunk
+from specllm.app.trace import TraceWriter
+from specllm.config import DEFAULT_DRAFT_LENGTH, ContextConfig, DraftConfig, GenerateConfig, GpuLayers, SamplingConfig
+from specllm.decoding.metrics import Metrics
+from specllm.decoding.protocols import Token
+from specllm.decoding.sampling import KeyedSampler
+from specllm.errors import ConfigError
+from specllm.runtime.llama import Weights
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerateRequest:
+    """Everything a user asked for, before names are looked up and defaults filled in."""
+
+    prompt: str
+    target: str | None = None  # a name, path or hub reference; None: the default pair
+    draft_model: str | None = None
+    sampling: Mapping[str, Any]  # what was set; the model's entry and llama.cpp's defaults give the rest
+    context: ContextConfig = ContextConfig()
+    draft_gpu_layers: GpuLayers = "auto"
+    draft: DraftConfig = DraftConfig()
+    generate: GenerateConfig = GenerateConfig()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The request with every default filled in: what a result records and what reproduces it."""
+
+    target: LocatedModel
+    draft_model: LocatedModel | None  # None where no draft model is loaded
+    drafter: str
+    draft_length: int
+    sampling: SamplingConfig
+    context: ContextConfig
+    draft: DraftConfig
+    generate: GenerateConfig
+
+    def models(self) -> dict[str, object]:
+        """For the `models` part of a JSON document."""
+        named = {"target": self.target, "draft_model": self.draft_model}
+        return {role: model and {"name": model.name, "file": model.path.name} for role, model in named.items()}
+
+    def params(self) -> dict[str, object]:
+        """Every effective parameter, for the `params` part of a JSON document."""
+        sampling = asdict(self.sampling)
+        sampling["logit_bias"] = {str(token): bias for token, bias in self.sampling.logit_bias}
+        generate = asdict(self.generate)
+        trace = generate.pop("trace")
+        return {
+            "drafter": self.drafter,
+            "draft_length": self.draft_length,
+            **{name: value for name, value in asdict(self.draft).items() if name not in ("drafter", "draft_length")},
+            **sampling,
+            **asdict(self.context),
+            **generate,
+            "trace": str(trace) if trace else None,
+        }
+
+
+@dataclass(slots=True)
+class Answer:
+    """A generation together with what it was made from; iterate for the text."""
+
+    plan: Plan
+    _generation: Generation
+    _chunks: Iterator[list[Chunk]]
+
+    def __iter__(self) -> Iterator[list[Chunk]]:
+        return self._chunks
+
+    def finish(self) -> None:
+        """Generates to the end; Ctrl-C ends it early."""
+        try:
+            for _ in self._chunks:
+                pass
+        except KeyboardInterrupt:
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        self._generation.interrupt()
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._generation.metrics
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return self._generation.finish_reason
+
+    @property
+    def draft_length(self) -> int:
+        return self.plan.draft_length
+
+    @property
+    def source(self) -> str:
+        return self.plan.drafter
+
+    def result(self) -> dict[str, object]:
+        """For the `result` part of a JSON document."""
+        return {
+            "text": self._generation.text,
+            "finish_reason": self.finish_reason,
+            "stats": self.metrics.as_dict(),
+        }
+
+
+def make_plan(request: GenerateRequest) -> Plan:
+    """Looks up the models and fills in defaults: flag > models.toml > llama.cpp's."""
+    target, draft_model, recommended = locate_pair(request.target, request.draft_model)
+    drafter = request.draft.drafter or ("model" if request.draft_model else recommended)
+    if drafter == "model" and draft_model is None:
+        if request.draft.drafter is None:
+            drafter = "lookup"  # recommended, but its file is not here
+        else:
+            raise ConfigError(f"{target.name} has no draft model",
+                              "name one with --draft-model, or use --drafter lookup")  # fmt: skip
+    length = request.draft.draft_length
+    length = DEFAULT_DRAFT_LENGTH[drafter] if length is None else length
+    if length == 0:
+        drafter = "none"
+    length = 0 if drafter == "none" else length
+    sampling: dict[str, Any] = {"seed": secrets.randbits(32), **target.sampling, **request.sampling}
+    return Plan(
+        target=target,
+        draft_model=draft_model if drafter == "model" else None,
+        drafter=drafter,
+        draft_length=length,
+        sampling=SamplingConfig(**sampling),
+        context=replace(request.context, n_outputs_max=length + 1),
+        draft=request.draft,
+        generate=request.generate,
+    )
+
+
+@contextlib.contextmanager
+def answer(request: GenerateRequest) -> Iterator[Answer]:
+    """Loads what the request names; inside, iterate the answer. Everything is freed and the trace in place afterwards."""
+    plan = make_plan(request)
+    with contextlib.ExitStack() as stack:
+        trace = plan.generate.trace
+        loader = Loader(plan.context, plan.draft, request.draft_gpu_layers)
+        weights = loader.weights(plan.target.path)
+        stack.callback(weights.close)
+        prompt = tokenize_prompt(weights, request.prompt, plan.generate)
+        context = replace(plan.context, n_ctx=plan.context.n_ctx or loader.context_size(weights, len(prompt), plan.generate))
+        plan = replace(plan, context=context)
+        session = loader.session(weights, context, plan.drafter, plan.draft_model, plan.sampling)
+        stack.callback(session.close)
+        generation = session.generate(prompt, KeyedSampler(plan.sampling), plan.draft_length, plan.generate)
+        chunks = iter(generation)
+        if trace:
+            vocab = weights.vocab
+            writer = stack.enter_context(
+                TraceWriter(trace, lambda token: vocab.piece(token, shows_special=True).decode("utf-8", "replace"))
+            )
+            chunks = traced(generation, writer)
+        yield Answer(plan, generation, chunks)
+
+
+def tokenize_prompt(weights: Weights, prompt: str, config: GenerateConfig) -> list[Token]:
+    """The prompt as the model wants it: through the file's chat template, or as it is where `is_raw` or it has none."""
+    vocab, source = weights.vocab, weights.chat_template
+    if config.is_raw or source is None:
+        if config.system:
+            raise ConfigError(
+                "there is no chat template to put --system into",
+                "leave out --raw" if source else f"{weights.path.name} has none: put the text into the prompt",
+            )
+        return vocab.tokenize(prompt, adds_special=True, parses_special=True)
+    bos = vocab.text(vocab.bos) if vocab.bos >= 0 else ""
+    eos = vocab.text(vocab.eos) if vocab.eos >= 0 else ""
+    messages = [Message("system", config.system)] if config.system is not None else []
+    text = ChatTemplate(source, bos=bos, eos=eos).render([*messages, Message("user", prompt)])
+    has_bos = bool(bos) and text.startswith(bos)
+    return vocab.tokenize(text, adds_special=not has_bos, parses_special=True)

@@ -1,0 +1,145 @@
+"""A loaded target with its drafter, and answers in the making."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import Literal
+
+from specllm.app.text import Chunk, TextStream, sources
+from specllm.app.trace import TraceWriter
+from specllm.config import GenerateConfig
+from specllm.decoding.decode import Until, decode, prefill
+from specllm.decoding.metrics import Metrics
+from specllm.decoding.protocols import Drafter, Round, Sampler, Token
+from specllm.errors import ContextFull
+from specllm.runtime.interrupt import abort_on_interrupt
+from specllm.runtime.llama import LlamaModel
+
+FinishReason = Literal["stop", "length", "interrupted"]
+
+
+class Session:
+    """The models of a conversation and the token ids whose keys and values the target has cached."""
+
+    def __init__(self, target: LlamaModel, drafter: Drafter, *, draft_model: LlamaModel | None = None) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.draft_model = draft_model
+        self.context: list[Token] = []
+
+    def generate(
+        self, prompt: Sequence[Token], sampler: Sampler, draft_length: int, config: GenerateConfig
+    ) -> Generation:
+        """An answer to `prompt`, computed as it is iterated. Tokens shared with the last context are not fed again."""
+        if not prompt:
+            raise ContextFull("the prompt is empty", "give some text to continue")
+        if len(prompt) >= self.target.n_ctx:
+            raise ContextFull(
+                f"the prompt is {len(prompt):,} tokens and the context holds {self.target.n_ctx:,}",
+                f"pass --ctx {len(prompt) + config.max_tokens} (the model was trained for "
+                f"{self.target.weights.n_ctx_train:,}) or shorten the prompt",
+            )
+        return Generation(self, prompt, sampler, draft_length, config)
+
+    def reuse(self, prompt: Sequence[Token]) -> int:
+        """Makes `prompt` the context, keeping the cached tokens they share; returns how many those are."""
+        n_shared = 0
+        for ours, theirs in zip(self.context[: self.target.n_past], prompt[:-1], strict=False):
+            if ours != theirs:
+                break
+            n_shared += 1
+        self.context = list(prompt)
+        self.target.rollback(n_shared)
+        return n_shared
+
+    def close(self) -> None:
+        """Frees contexts and weights."""
+        for model in (self.target, self.draft_model):
+            if model is not None:
+                model.close()
+                model.weights.close()
+
+
+class Generation:
+    """One answer: iterate for the text as it comes; the figures are right at any time.
+
+    Yields after every step of the prefill (nothing to show yet) and after every round. Ctrl-C ends it with the finish
+    reason `interrupted` and everything up to there.
+    """
+
+    def __init__(
+        self, session: Session, prompt: Sequence[Token], sampler: Sampler, draft_length: int, config: GenerateConfig
+    ) -> None:
+        self.metrics = Metrics(n_prompt=len(prompt))
+        self.finish_reason: FinishReason | None = None
+        self.last_round: Round | None = None
+        self.draft_length = draft_length
+        self._session = session
+        self._prompt = prompt
+        self._sampler = sampler
+        self._config = config
+        self._stream = TextStream(session.target.vocab, config.stop)
+        self._text: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The committed tokens so far."""
+        return self._session.context[len(self._prompt) :]
+
+    def interrupt(self) -> None:
+        """Marks the answer as cut short by the user, unless it was complete."""
+        self.finish_reason = self.finish_reason or "interrupted"
+
+    def __iter__(self) -> Iterator[list[Chunk]]:
+        try:
+            with abort_on_interrupt():
+                for _ in self._prefill():
+                    yield []
+                for round in self._rounds():
+                    yield self._keep(self._stream.settle(sources(round)))
+        except KeyboardInterrupt:
+            self.interrupt()
+        yield self._keep(self._stream.finish())
+
+    def _keep(self, chunks: list[Chunk]) -> list[Chunk]:
+        self._text += [chunk.text for chunk in chunks]
+        return chunks
+
+    def _prefill(self) -> Iterator[int]:
+        session, metrics = self._session, self.metrics
+        metrics.n_reused = session.reuse(self._prompt)
+        started = perf_counter()
+        for n_past in prefill(session.target, session.context):
+            metrics.prefill_s = perf_counter() - started
+            yield n_past
+        session.drafter.begin(session.context)
+        metrics.prefill_s = perf_counter() - started
+
+    def _rounds(self) -> Iterator[Round]:
+        session = self._session
+        until = Until(
+            min(self._config.max_tokens, session.target.n_ctx - len(self._prompt)),
+            session.target.vocab.eog,
+            self._stream.push,
+        )
+        for round in decode(session.target, session.drafter, self._sampler, session.context, self.draft_length, until):
+            self.metrics.add(round)
+            self.last_round = round
+            if round.reason:
+                self.finish_reason = "length" if round.reason == "length" else "stop"
+            yield round
+
+
+def traced(generation: Generation, trace: TraceWriter) -> Iterator[list[Chunk]]:
+    """The generation, with every round written down before its text is handed on."""
+    n_rounds = 0
+    for chunks in generation:
+        if generation.metrics.n_rounds > n_rounds and generation.last_round is not None:
+            n_rounds = generation.metrics.n_rounds
+            trace.write(generation.last_round, generation.metrics)
+        yield chunks

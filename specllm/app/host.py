@@ -1,0 +1,42 @@
+"""What machine and which versions a result comes from."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from specllm import __version__
+
+
+def processor_name() -> str:
+    """The processor's own name where the system tells it, else its architecture."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def installed_version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def describe_host() -> dict[str, object]:
+    """For the `host` part of a JSON document; loads no native library."""
+    return {
+        "specllm": __version__,
+        "llama_cpp_python": installed_version("llama-cpp-python"),
+        "python": platform.python_version(),
+        "system": sys.platform,
+        "machine": platform.machine(),
+        "processor": processor_name(),
+        "logical_processors": os.cpu_count(),
+    }

@@ -1,0 +1,33 @@
+"""Text on a terminal or into a pipe: what a model says is shown, never obeyed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+# Control characters and bidirectional overrides change what a terminal does or how a line reads; models and prompts
+# come from strangers. Newline and tab are text. The rest is drawn as a Unicode control picture or as <U+XXXX>.
+_SHOWN = {code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}
+_SHOWN[0x7F] = "\u2421"
+_SHOWN |= {code: f"<U+{code:04X}>" for code in (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+
+
+def harmless(text: str) -> str:
+    """The text with everything a terminal would obey made visible."""
+    return text.translate(_SHOWN)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at the stream in a terminal that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM", "") != "dumb"
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Colour only on a terminal, and never with NO_COLOR set (https://no-color.org)."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+def write_note(message: str) -> None:
+    """One line for the person on stderr."""
+    print(message, file=sys.stderr, flush=True)
