@@ -1,3 +1,16 @@
-from specllm.cli.main import run
+"""The entry point: imports the rest inside a `try`, so that Ctrl-C is quiet from the first moment on."""
 
-run()
+import sys
+
+
+def main() -> None:
+    try:
+        from specllm.cli.main import run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,8 +11,7 @@ import typer
 from specllm.cli import envelope, options
 from specllm.cli.prompt import read_prompt
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig
-
-INTERRUPTED = 130
+from specllm.errors import Interrupted
 
 
 def generate(
@@ -100,4 +99,4 @@ def generate(
     if stats:
         ui.print_stats_table(answer.metrics)
     if answer.finish_reason == "interrupted":
-        raise typer.Exit(INTERRUPTED)
+        raise Interrupted("interrupted")

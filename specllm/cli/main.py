@@ -78,8 +78,12 @@ def _run(arguments: list[str]) -> int:
     is_debug = "--debug" in arguments
     try:
         code = app(arguments, prog_name="specllm", standalone_mode=False)
+        if code == INTERRUPTED:  # typer's word for a KeyboardInterrupt that came through
+            return _fail(arguments, Interrupted("interrupted"), INTERRUPTED)
         return code if isinstance(code, int) else 0
-    except AnswerIsNo as error:  # the answer has been printed
+    except Interrupted as error:  # everything up to there has been printed
+        return error.exit_code
+    except AnswerIsNo as error:  # the document has been printed
         return _fail(arguments, error, error.exit_code, hint=error.hint, is_printed=True)
     except SpecllmError as error:
         if is_debug:
@@ -87,7 +91,7 @@ def _run(arguments: list[str]) -> int:
         return _fail(arguments, error, error.exit_code, hint=error.hint)
     except typer.TyperException as error:
         return _usage_error(arguments, error)
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         return _fail(arguments, Interrupted("interrupted"), INTERRUPTED)
     except (BrokenPipeError, SystemExit):
         raise

@@ -18,7 +18,7 @@ from specllm.config import ContextConfig
 from specllm.decoding.protocols import Logits, Token
 from specllm.errors import BackendError, BadModelFile, ContextFull, OutOfMemory
 from specllm.runtime import interrupt, log
-from specllm.runtime.backend import physical_cores
+from specllm.runtime.machine import physical_cores
 from specllm.runtime.memory import SEQUENCE, Rollback, RollbackKind, Snapshot, Trim
 from specllm.runtime.vocab import Vocab
 
@@ -42,6 +42,14 @@ _LOAD_MODES = {  # (use_mmap, use_mlock)
 }
 
 
+@interrupt.native_callback
+def _is_load_wanted(progress: float, user_data: int | None) -> bool:
+    return not interrupt.is_abort_requested()
+
+
+_go_on = llama_cpp.llama_progress_callback(_is_load_wanted)
+
+
 class Weights:
     """The tensors of one GGUF file (or of all parts of a split one, given the first), and its vocabulary."""
 
@@ -53,8 +61,12 @@ class Weights:
         params.n_gpu_layers = n_gpu_layers
         params.load_mode = _LOAD_MODES[use_mmap, use_mlock]
         params.vocab_only = is_vocab_only
+        params.progress_callback = _go_on
         self.path = path
+        log.forget_errors()
         self.handle = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+        if not self.handle and interrupt.is_abort_requested():
+            raise KeyboardInterrupt
         if not self.handle:
             reasons = log.recent_errors()
             text = " ".join(reasons).lower()
@@ -110,6 +122,7 @@ class LlamaModel:
         params.no_perf = True
         params.abort_callback = ctypes.cast(interrupt.ABORT_FUNCTION, type(params.abort_callback))
         params.abort_callback_data = interrupt.ABORT_DATA
+        log.forget_errors()
         self.handle = llama_cpp.llama_init_from_model(weights.handle, params)
         if not self.handle:
             reasons = log.recent_errors()
