@@ -19,6 +19,7 @@ from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import Token
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import ConfigError
+from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import Weights
 
 
@@ -151,6 +152,7 @@ def answer(request: GenerateRequest) -> Iterator[Answer]:
     """Loads what the request names; inside, iterate the answer. Everything is freed and the trace in place afterwards."""
     plan = make_plan(request)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(abort_on_interrupt())
         trace = plan.generate.trace
         loader = Loader(plan.context, plan.draft, request.draft_gpu_layers)
         weights = loader.weights(plan.target.path)

@@ -101,7 +101,7 @@ def verify_models(references: Sequence[str], progress: Progress | None = None) -
     verified = []
     for model in _models(references):
         path = installed_path(model)
-        progress.message(f"{model.name}: {store.destination(model)}")
+        progress.message(model.name)
         progress.begin("checking", store.size_on_disk(path) if path else None)
         verified.append(store.verify(model, progress.advance))
     return verified

@@ -213,9 +213,8 @@ class LlamaModel:
         pointer = llama_cpp.llama_get_logits(self.handle)  # waits for the device
         if not pointer:
             raise BackendError("llama.cpp returned no logits", "run `specllm doctor`")
-        address = ctypes.addressof(pointer.contents)
-        buffer = (ctypes.c_float * (n_outputs * self.n_vocab)).from_address(address)
-        return np.frombuffer(buffer, dtype=np.float32).reshape(n_outputs, self.n_vocab)
+        rows: Logits = np.ctypeslib.as_array(pointer, (n_outputs, self.n_vocab))
+        return rows
 
     def _raise_for(self, code: int, n: int) -> None:
         if code == 2:  # aborted: only Ctrl-C asks for that

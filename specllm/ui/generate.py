@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from rich import box
@@ -29,7 +29,7 @@ class Chunk(Protocol):
 class Answer(Protocol):
     """What is drawn: the parts of an `app.generate.Answer` that a screen needs."""
 
-    def __iter__(self) -> Iterator[list[Chunk]]: ...
+    def __iter__(self) -> Iterator[Sequence[Chunk]]: ...
     @property
     def metrics(self) -> Metrics: ...
     @property
