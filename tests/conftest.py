@@ -10,15 +10,18 @@ import pytest
 from tests import synthetic
 
 USER_FOLDERS = (
-    "SPECLLM_CONFIG_DIR", "SPECLLM_MODELS_DIR", "HF_HOME",
-    "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
+    "SPECLLM_CONFIG_DIR",
+    "SPECLLM_MODELS_DIR",
+    "HF_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
 )
 
 
 @pytest.fixture(autouse=True)
-def _isolated_environment(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _isolated_environment(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests see no settings, models or caches of the user; tests of the real pair keep them."""
     if request.node.get_closest_marker("real"):
         return

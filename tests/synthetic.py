@@ -22,9 +22,42 @@ UNK, BOS, EOS, IM_START, IM_END = range(5)
 FIRST_BYTE = 5  # the token of byte b is FIRST_BYTE + b
 SPACE = "\u2581"
 MERGED = (
-    "th", "he", "in", "er", "re", "on", "an", "at", "or", "en", "is", "it", "ou", "st", "nd", "to", "ing",
-    "the", "and", "ion", "def", "ret", "urn", "self", SPACE + "t", SPACE + "a", SPACE + "th", SPACE + "the",
-    SPACE + "in", SPACE + "s", SPACE * 2, SPACE * 4, "==", "!=", "->", "()",
+    "th",
+    "he",
+    "in",
+    "er",
+    "re",
+    "on",
+    "an",
+    "at",
+    "or",
+    "en",
+    "is",
+    "it",
+    "ou",
+    "st",
+    "nd",
+    "to",
+    "ing",
+    "the",
+    "and",
+    "ion",
+    "def",
+    "ret",
+    "urn",
+    "self",
+    SPACE + "t",
+    SPACE + "a",
+    SPACE + "th",
+    SPACE + "the",
+    SPACE + "in",
+    SPACE + "s",
+    SPACE * 2,
+    SPACE * 4,
+    "==",
+    "!=",
+    "->",
+    "()",
 )
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -50,8 +83,18 @@ N_VOCAB = len(base_vocabulary())
 
 
 def write_llama(
-    path: Path, *, seed: int = 0, noise: float = 0.0, n_ctx: int = 4096, n_layer: int = 2, n_embd: int = 64,
-    n_head: int = 4, n_head_kv: int = 2, extra_tokens: int = 0, token_texts: Mapping[int, str] | None = None,
+    path: Path,
+    *,
+    seed: int = 0,
+    noise: float = 0.0,
+    n_ctx: int = 4096,
+    n_layer: int = 2,
+    n_embd: int = 64,
+    n_head: int = 4,
+    n_head_kv: int = 2,
+    n_ff: int = 96,
+    extra_tokens: int = 0,
+    token_texts: Mapping[int, str] | None = None,
     chat_template: str | None = CHAT_TEMPLATE,
 ) -> Path:
     """Writes an attention model to `path` and returns it.
@@ -62,7 +105,7 @@ def write_llama(
     of single ids, `n_ctx` is the trained context length the file claims.
     """
     writer = _writer(path, "llama", n_ctx=n_ctx, n_layer=n_layer, n_embd=n_embd)
-    n_ff, head = n_embd * 3 // 2, n_embd // n_head
+    head = n_embd // n_head
     writer.add_feed_forward_length(n_ff)
     writer.add_head_count(n_head)
     writer.add_head_count_kv(n_head_kv)
@@ -86,8 +129,15 @@ def write_llama(
 
 
 def write_mamba(
-    path: Path, *, seed: int = 0, noise: float = 0.0, n_ctx: int = 4096, n_layer: int = 2, n_embd: int = 64,
-    extra_tokens: int = 0, token_texts: Mapping[int, str] | None = None,
+    path: Path,
+    *,
+    seed: int = 0,
+    noise: float = 0.0,
+    n_ctx: int = 4096,
+    n_layer: int = 2,
+    n_embd: int = 64,
+    extra_tokens: int = 0,
+    token_texts: Mapping[int, str] | None = None,
     chat_template: str | None = CHAT_TEMPLATE,
 ) -> Path:
     """Writes a recurrent model to `path` and returns it; the options are those of `write_llama`."""

@@ -37,8 +37,9 @@ class Diagnosis:
         return not self.failed
 
     def as_result(self) -> dict[str, object]:
-        counts = {f"n_{status}": sum(check.status == status for check in self.checks)
-                  for status in ("ok", "warn", "fail")}
+        counts = {
+            f"n_{status}": sum(check.status == status for check in self.checks) for status in ("ok", "warn", "fail")
+        }
         return {"is_ok": self.is_ok, **counts, "checks": [check.as_result() for check in self.checks]}
 
 

@@ -43,9 +43,7 @@ class Terminal:
     has_colour: bool
 
 
-def diagnose(
-    terminal: Terminal, *, is_full: bool = False, progress: Progress | None = None
-) -> Iterator[Check]:
+def diagnose(terminal: Terminal, *, is_full: bool = False, progress: Progress | None = None) -> Iterator[Check]:
     """Every check in turn, as soon as it is done; `is_full` reads whole model files for their digests."""
     yield check_python()
     yield check_libraries()
@@ -84,7 +82,7 @@ def check_libraries() -> Check:
         requirements = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return Check("libraries", "fail", f"{DISTRIBUTION} is not installed", "scripts/setup")
-    names = [name[0] for text in requirements if ";" not in text and (name := re.match(r"[\w.-]+", text))]
+    names = [found[0] for text in requirements if ";" not in text and (found := re.match(r"[\w.-]+", text))]
     versions, missing = {}, []
     for name in names:
         try:
@@ -97,8 +95,7 @@ def check_libraries() -> Check:
     fact = listed([f"{name} {version}" for name, version in versions.items()])
     pinned = pinned_version()
     if pinned and installed_version() != pinned:
-        return Check("libraries", "warn", f"{fact}; specllm was tested with {BINDING} {pinned}",
-                     rebuild_command())
+        return Check("libraries", "warn", f"{fact}; specllm was tested with {BINDING} {pinned}", rebuild_command())
     return Check("libraries", "ok", fact)
 
 
@@ -118,15 +115,19 @@ def check_build(info: BackendInfo) -> Check:
 def check_devices(info: BackendInfo) -> Check:
     """What computes, and whether a GPU lies idle because the build has no use for it."""
     devices = [
-        f"{device.name} ({device.description}, {sized(device.free_bytes)} of {sized(device.total_bytes)} free)"
-        for device in info.devices
+        f"{one.name} ({one.description}, {sized(one.free_bytes)} of {sized(one.total_bytes)} free)"
+        for one in info.devices
     ]
     offload = "offload to a GPU" if info.can_offload else "no offload"
     fact = f"{listed(devices)}; {offload}, mmap {_yes(info.can_mmap)}, mlock {_yes(info.can_mlock)}"
     has_gpu = any(device.is_gpu for device in info.devices)
     if info.can_offload and not has_gpu:
-        return Check("devices", "warn", f"{fact}; built for a GPU, but there is none to be seen",
-                     "check the GPU's driver (nvidia-smi, vulkaninfo)")
+        return Check(
+            "devices",
+            "warn",
+            f"{fact}; built for a GPU, but there is none to be seen",
+            "check the GPU's driver (nvidia-smi, vulkaninfo)",
+        )
     if not has_gpu and (NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi")):
         idle = "an NVIDIA GPU is here and not used"
         return Check("devices", "warn", f"{fact}; {idle}", rebuild_command("cuda"))
@@ -135,8 +136,7 @@ def check_devices(info: BackendInfo) -> Check:
 
 def check_smoke(info: BackendInfo) -> Check:
     """A tiny quantized model decodes in a child process, so that a crash is an answer."""
-    return attempt("smoke decode",
-                   lambda: Check("smoke decode", "ok", run_smoke_decode(info.backend).summary))
+    return attempt("smoke decode", lambda: Check("smoke decode", "ok", run_smoke_decode(info.backend).summary))
 
 
 def check_terminal(terminal: Terminal) -> Check:
@@ -144,10 +144,15 @@ def check_terminal(terminal: Terminal) -> Check:
     where = f"{terminal.columns} columns" if terminal.is_terminal else "not a terminal"
     fact = f"{where}, {terminal.encoding}, {colour}"
     if not terminal.encoding.lower().replace("-", "").startswith("utf"):
-        return Check("terminal", "warn", f"{fact}; other characters are shown as ?",
-                     "set PYTHONUTF8=1, or a UTF-8 locale such as LANG=C.UTF-8")
+        return Check(
+            "terminal",
+            "warn",
+            f"{fact}; other characters are shown as ?",
+            "set PYTHONUTF8=1, or a UTF-8 locale such as LANG=C.UTF-8",
+        )
     if terminal.is_terminal and terminal.columns < MIN_COLUMNS:
-        return Check("terminal", "warn", f"{fact}; tables need {MIN_COLUMNS} columns", "make the window wider")
+        fix = "make the window wider"
+        return Check("terminal", "warn", f"{fact}; tables need {MIN_COLUMNS} columns", fix)
     return Check("terminal", "ok", fact)
 
 

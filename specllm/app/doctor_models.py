@@ -93,8 +93,12 @@ def _file(model: Model, is_full: bool, progress: Progress) -> Check:
     name, path = f"model {model.name}", store.destination(model)
     header = read_header(path)
     if store.installed_path(model) is None:
-        return Check(name, "fail", f"{header.file_bytes:,} bytes instead of {model.bytes or 0:,}",
-                     f"move {path} away, then: specllm models pull {model.name}")
+        return Check(
+            name,
+            "fail",
+            f"{header.file_bytes:,} bytes instead of {model.bytes or 0:,}",
+            f"move {path} away, then: specllm models pull {model.name}",
+        )
     size = f"{sized(header.file_bytes)}, {header.architecture}"
     if is_full:
         progress.begin("checking", header.file_bytes)
@@ -103,11 +107,19 @@ def _file(model: Model, is_full: bool, progress: Progress) -> Check:
         return Check(name, "ok", f"{size}, sha256 {known}: {verified.sha256[:12]}..")
     record = store.recorded_digest(model)
     if record and model.sha256 and record.sha256 != model.sha256:
-        return Check(name, "fail", f"{size}, recorded with sha256 {record.sha256[:12]}.. instead of "
-                     f"{model.sha256[:12]}..", f"move {path} away, then: specllm models pull {model.name}")
+        return Check(
+            name,
+            "fail",
+            f"{size}, recorded with sha256 {record.sha256[:12]}.. instead of {model.sha256[:12]}..",
+            f"move {path} away, then: specllm models pull {model.name}",
+        )
     if record and record.bytes != header.file_bytes:
-        return Check(name, "fail", f"{header.file_bytes:,} bytes, and {record.bytes:,} when it was recorded",
-                     f"specllm models verify {model.name}")
+        return Check(
+            name,
+            "fail",
+            f"{header.file_bytes:,} bytes, and {record.bytes:,} when it was recorded",
+            f"specllm models verify {model.name}",
+        )
     if record:
         return Check(name, "ok", f"{size}, sha256 {record.sha256[:12]}.. when it came")
     return Check(name, "ok", f"{size}, sha256 not looked at (doctor --full does)")
@@ -131,8 +143,12 @@ def _memory(located: list[LocatedModel]) -> Check:
     if free_bytes is None:
         return Check("memory", "ok", f"{need}; how much is free is not known")
     if total_bytes > free_bytes:
-        return Check("memory", "warn", f"{need}, {sized(free_bytes)} are free",
-                     "use --drafter lookup, a smaller --ctx, --kv-type q8_0 or a smaller model")
+        return Check(
+            "memory",
+            "warn",
+            f"{need}, {sized(free_bytes)} are free",
+            "use --drafter lookup, a smaller --ctx, --kv-type q8_0 or a smaller model",
+        )
     return Check("memory", "ok", f"{need}, {sized(free_bytes)} are free")
 
 
@@ -210,6 +226,10 @@ def _rollback(target: LocatedModel, measured: _Measured) -> Check:
         "snapshot": "snapshot: the state before a draft is kept and restored",
     }
     if measured.rollback not in facts:
-        return Check("rollback", "warn", f"{target.name} cannot take tokens back: no speculation with it",
-                     "use --drafter none with it, or another target")
+        return Check(
+            "rollback",
+            "warn",
+            f"{target.name} cannot take tokens back: no speculation with it",
+            "use --drafter none with it, or another target",
+        )
     return Check("rollback", "ok", facts[measured.rollback])

@@ -6,7 +6,7 @@ is the C library's `strlen` on a two-byte buffer: 0 (go on) while the first byte
 watcher thread writes that byte when the signal's number arrives on the wake-up descriptor.
 
 An exception raised inside a callback from C is printed and dropped, so there our signal handler raises nothing: the
-aborted call reports, and whoever made it raises KeyboardInterrupt.
+aborted call reports, and whoever made it raises KeyboardInterrupt. Where nobody did, `abort_on_interrupt` raises it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ ABORT_FUNCTION = ctypes.cast(_libc.strlen, ctypes.c_void_p)
 _flag = ctypes.create_string_buffer(2)
 ABORT_DATA = ctypes.cast(_flag, ctypes.c_void_p)
 _native_callbacks: set[CodeType] = set()
+_SETTLE = 0  # on the wake-up descriptor, where no signal has this number
+
+_watcher: _Watcher | None = None  # while somebody is inside abort_on_interrupt
+_n_inside = 0
+_is_unraised = False  # a Ctrl-C came inside a native callback and nobody has raised it yet
 
 
 def native_callback(function: Callable[P, R]) -> Callable[P, R]:
@@ -50,43 +55,90 @@ def is_abort_requested() -> bool:
     return _flag[0] != b"\x00"
 
 
+class _Watcher:
+    """A thread that requests the abort the moment SIGINT arrives, and our signal handler. Made in the main thread."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)  # set_wakeup_fd demands it
+        self._is_settled = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="ctrl-c", daemon=True)
+        self._thread.start()
+        self._previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._previous_handler = signal.signal(signal.SIGINT, _on_interrupt)
+
+    def settle(self) -> None:
+        """Returns once every signal up to now has had its effect on the flag, so that a late one cannot set it again."""
+        self._is_settled.clear()
+        self._writer.send(bytes([_SETTLE]))
+        self._is_settled.wait()
+
+    def close(self) -> None:
+        signal.signal(signal.SIGINT, self._previous_handler)
+        signal.set_wakeup_fd(self._previous_fd)
+        self._writer.close()
+        self._thread.join()
+        self._reader.close()
+
+    def _watch(self) -> None:
+        while received := self._reader.recv(16):
+            if signal.SIGINT in received:
+                request_abort()
+            if _SETTLE in received:
+                self._is_settled.set()
+
+
 @contextlib.contextmanager
 def abort_on_interrupt() -> Iterator[None]:
     """Inside, Ctrl-C ends a running forward at its next graph node; KeyboardInterrupt then arrives as usual.
 
-    Outside the main thread, where Python delivers no signals, it changes nothing.
+    May be nested, and left in any order (a suspended generator leaves when it is collected): the first to enter installs
+    the handler and the last to leave removes it. Outside the main thread, where Python delivers no signals, it changes
+    nothing.
     """
+    global _watcher, _n_inside
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    clear_abort()
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)  # set_wakeup_fd demands it
-
-    def watch() -> None:
-        while received := reader.recv(16):
-            if signal.SIGINT in received:
-                request_abort()
-
-    watcher = threading.Thread(target=watch, name="ctrl-c", daemon=True)
-    watcher.start()
-    previous_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    previous_handler = signal.signal(signal.SIGINT, _on_interrupt)
+    if _watcher is None:
+        _watcher = _Watcher()
+    _n_inside += 1
     try:
+        _settle()
         yield
+        _settle()
     finally:
-        signal.signal(signal.SIGINT, previous_handler)
-        signal.set_wakeup_fd(previous_fd)
-        writer.close()
-        watcher.join()
-        reader.close()
-        clear_abort()
+        _n_inside -= 1
+        _forget()
+        if not _n_inside and _watcher is not None:
+            watcher, _watcher = _watcher, None
+            watcher.close()
+            clear_abort()
+
+
+def _settle() -> None:
+    """Nothing of an earlier Ctrl-C is left; raises KeyboardInterrupt where one has not been raised yet."""
+    if _forget():
+        raise KeyboardInterrupt
+
+
+def _forget() -> bool:
+    """Clears the flag; whether a Ctrl-C was waiting to be raised."""
+    global _is_unraised
+    if _watcher is not None:
+        _watcher.settle()
+    was_unraised, _is_unraised = _is_unraised, False
+    clear_abort()
+    return was_unraised
 
 
 def _on_interrupt(signum: int, frame: FrameType | None) -> None:
+    global _is_unraised
     request_abort()
     while frame is not None:
         if frame.f_code in _native_callbacks:
+            _is_unraised = True
             return
         frame = frame.f_back
+    _is_unraised = False
     raise KeyboardInterrupt

@@ -20,6 +20,7 @@ from specllm.errors import BackendError, BadModelFile, ContextFull, OutOfMemory
 from specllm.runtime import interrupt, log
 from specllm.runtime.machine import physical_cores
 from specllm.runtime.memory import SEQUENCE, Rollback, RollbackKind, Snapshot, Trim
+from specllm.runtime.pages import drop_mapped_pages
 from specllm.runtime.vocab import Vocab
 
 DEFAULT_CTX = 8192  # tokens, where the user says nothing and the model was trained for more
@@ -76,6 +77,8 @@ class Weights:
             raise BadModelFile(f"llama.cpp cannot load {path.name}" + (f": {reasons[0]}" if reasons else ""),
                                "check the file with `specllm models verify`, or use a newer llama-cpp-python for a new "
                                "architecture")  # fmt: skip
+        if use_mmap and not use_mlock:
+            drop_mapped_pages(path)
         self.vocab = Vocab(self.handle)
 
     @property

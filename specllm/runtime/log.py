@@ -20,7 +20,11 @@ LOGGER.addHandler(logging.NullHandler())  # else logging's last resort would pri
 
 CONT = 5  # GGML_LOG_LEVEL_CONT: goes on with the line before
 LEVELS = {  # enum ggml_log_level of ggml.h; the binding's own table is of another version
-    0: logging.INFO, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR,
+    0: logging.INFO,
+    1: logging.DEBUG,
+    2: logging.INFO,
+    3: logging.WARNING,
+    4: logging.ERROR,
 }
 N_RECENT = 50
 

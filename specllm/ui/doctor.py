@@ -1,0 +1,41 @@
+"""How the doctor's findings look: a line per check on stdout, the way out below it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
+from specllm.app.diagnosis import Check, Diagnosis
+from specllm.app.doctor import Terminal
+from specllm.ui.console import harmless, has_colour, is_terminal
+
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+NAME_WIDTH = 13  # the longest fixed name, "smoke decode", and a space; models' names are longer
+
+
+def describe_terminal() -> Terminal:
+    """Where stdout goes, and what can be shown there."""
+    return Terminal(
+        is_terminal=is_terminal(sys.stdout),
+        encoding=sys.stdout.encoding or "ascii",
+        columns=shutil.get_terminal_size().columns,
+        has_colour=has_colour(sys.stdout),
+    )
+
+
+def print_checks(checks: Iterable[Check]) -> Diagnosis:
+    """stdout has a line for each check as soon as it is done; returns all of them."""
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, no_color=not has_colour(sys.stdout))
+    done = []
+    for check in checks:
+        status = (f"{check.status:<4}", STYLES[check.status])
+        name = (f"  {harmless(check.name):<{NAME_WIDTH}} ", "bold")
+        console.print(Text.assemble(status, name, harmless(check.fact)))
+        if check.fix:
+            console.print(Text(f"      fix: {harmless(check.fix)}"))
+        done.append(check)
+    return Diagnosis(tuple(done))

@@ -1,0 +1,150 @@
+"""The estimate before loading against what llama.cpp then allocates."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from specllm.config import ContextConfig, KvType
+from specllm.models.gguf_header import read_header
+from specllm.runtime import memory_estimate
+from specllm.runtime.llama import LlamaModel, Weights
+from specllm.runtime.memory_estimate import MemoryEstimate, estimate
+from tests import synthetic
+
+MIB = 1 << 20
+BUFFER = re.compile(r"(KV|RS|compute) buffer size = +([\d.]+) MiB")
+REPACKED = re.compile(r"CPU_REPACK model buffer size = +([\d.]+) MiB")
+
+
+def reported(path: Path, config: ContextConfig, caplog: pytest.LogCaptureFixture) -> dict[str, float]:
+    """Bytes by buffer, from llama.cpp's own log of one load."""
+    caplog.clear()
+    with (
+        caplog.at_level(logging.INFO, logger="specllm.llama"),
+        closing(Weights(path)) as weights,
+        closing(LlamaModel(weights, config)),
+    ):
+        pass
+    sizes = {"KV": 0.0, "RS": 0.0, "compute": 0.0, "repacked": 0.0}
+    for line in caplog.messages:
+        if found := BUFFER.search(line):
+            sizes[found[1]] += float(found[2]) * MIB
+        elif found := REPACKED.search(line):
+            sizes["repacked"] += float(found[1]) * MIB
+    return sizes
+
+
+@pytest.fixture(scope="module")
+def wide_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Proportions of a real model: a feed-forward layer and heads as in Qwen2.5, only smaller."""
+    folder = tmp_path_factory.mktemp("wide")
+    return synthetic.write_llama(folder / "wide.gguf", n_embd=256, n_ff=1024, extra_tokens=3000)
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "kv_type", "n_ubatch", "n_outputs_max"),
+    [
+        (512, "f16", 512, 1),
+        (4096, "f16", 512, 17),
+        (8192, "f16", 128, 1),
+        (4096, "q8_0", 512, 1),
+        (2048, "f32", 512, 512),
+    ],
+)
+def test_context_buffers_are_within_a_tenth(
+    wide_gguf: Path, caplog: pytest.LogCaptureFixture, n_ctx: int, kv_type: KvType, n_ubatch: int, n_outputs_max: int
+) -> None:
+    config = ContextConfig(n_ctx=n_ctx, kv_type=kv_type, n_ubatch=n_ubatch, n_outputs_max=n_outputs_max)
+    sizes = reported(wide_gguf, config, caplog)
+    guess = estimate(read_header(wide_gguf), n_ctx=n_ctx, kv_type=kv_type, n_ubatch=n_ubatch,
+                     n_outputs_max=n_outputs_max)  # fmt: skip
+    assert guess.kv_bytes == pytest.approx(sizes["KV"], rel=0.01)
+    assert guess.kv_bytes + guess.compute_bytes == pytest.approx(sizes["KV"] + sizes["compute"], rel=0.1)
+
+
+def test_without_flash_attention_the_scores_count(wide_gguf: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sizes = reported(wide_gguf, ContextConfig(n_ctx=4096, flash_attention="off"), caplog)
+    guess = estimate(read_header(wide_gguf), n_ctx=4096, has_flash_attention=False)
+    assert guess.compute_bytes == pytest.approx(sizes["compute"], rel=0.1)
+
+
+def test_a_recurrent_state_does_not_grow_with_the_context(mamba_gguf: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sizes = reported(mamba_gguf, ContextConfig(n_ctx=4096), caplog)
+    header = read_header(mamba_gguf)
+    guess = estimate(header, n_ctx=4096)
+    assert guess.kv_bytes == pytest.approx(sizes["RS"], abs=0.01 * MIB)  # logged with two decimals
+    assert guess.compute_bytes == pytest.approx(sizes["compute"], rel=0.1)
+    assert estimate(header, n_ctx=32768).kv_bytes == guess.kv_bytes
+
+
+def test_repacked_weights_count_twice(caplog: pytest.LogCaptureFixture) -> None:
+    path = Path(memory_estimate.__file__).with_name("smoke.gguf")
+    sizes = reported(path, ContextConfig(n_ctx=256), caplog)
+    assert estimate(read_header(path), n_ctx=256).repacked_bytes == pytest.approx(
+        sizes["repacked"], rel=0.05, abs=MIB / 64
+    )
+
+
+def test_logits_are_rows_times_vocabulary(llama_gguf: Path) -> None:
+    guess = estimate(read_header(llama_gguf), n_ctx=512, n_outputs_max=17)
+    assert guess.logits_bytes == 17 * synthetic.N_VOCAB * 4
+    assert guess.weight_bytes == read_header(llama_gguf).weight_bytes
+
+
+def test_the_total_is_the_sum() -> None:
+    parts = MemoryEstimate(weight_bytes=1, repacked_bytes=20, kv_bytes=300, compute_bytes=4000, logits_bytes=50_000)
+    assert parts.total_bytes == 54_321
+
+
+def test_what_a_processor_repacks_depends_on_its_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_estimate.platform, "machine", lambda: "arm64")
+    assert "Q8_0" in memory_estimate.repacked_types_here()
+    monkeypatch.setattr(memory_estimate.platform, "machine", lambda: "x86_64")
+    cases = (
+        ({"avx2"}, memory_estimate.REPACKED_AVX2),
+        ({"sse4_2"}, frozenset()),
+        ({"avx2", "avx512f"}, memory_estimate.REPACKED_AVX512),
+        (set(), memory_estimate.REPACKED_AVX2),
+    )
+    for flags, types in cases:
+        monkeypatch.setattr(memory_estimate, "processor_extensions", lambda flags=flags: frozenset(flags))
+        assert memory_estimate.repacked_types_here() == types
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"])
+def test_real_models_take_what_was_estimated(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    from specllm.app.models import locate
+
+    path = locate(name).path
+    config = ContextConfig(n_ctx=4096, n_outputs_max=17)
+    sizes = reported(path, config, caplog)
+    guess = estimate(read_header(path), n_ctx=4096, n_outputs_max=17)
+    assert guess.repacked_bytes == pytest.approx(sizes["repacked"], rel=0.01)
+    assert guess.kv_bytes == pytest.approx(sizes["KV"], rel=0.01)
+    assert guess.compute_bytes == pytest.approx(sizes["compute"], rel=0.1)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+def test_resident_memory_of_the_real_pair_is_within_a_tenth() -> None:
+    from specllm.app.models import locate
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    path = locate("qwen2.5-coder-1.5b-instruct").path
+    before = resident_bytes()
+    config = ContextConfig(n_ctx=2048, n_outputs_max=17)
+    with closing(Weights(path)) as weights, closing(LlamaModel(weights, config)) as model:
+        for _ in range(3):
+            model.forward(list(range(100, 612)), logits="none")
+        model.forward(list(range(100, 117)))
+        used = resident_bytes() - before
+    assert estimate(read_header(path), n_ctx=2048, n_outputs_max=17).total_bytes == pytest.approx(used, rel=0.1)
