@@ -42,9 +42,7 @@ def locate(reference: str | None = None, *, registry: Registry | None = None) ->
             )
         raise ModelNotFound(f"{model.name} is not installed", f"specllm models pull {reference}")
     is_entry = registry.models.get(model.name) == model or reference.startswith("hub:")
-    return LocatedModel(
-        name=model.name, path=path, model=model if is_entry else None, sampling=dict(model.sampling)
-    )
+    return LocatedModel(name=model.name, path=path, model=model if is_entry else None, sampling=dict(model.sampling))
 
 
 def locate_pair(
@@ -101,7 +99,6 @@ def verify_models(references: Sequence[str], progress: Progress | None = None) -
     verified = []
     for model in _models(references):
         path = installed_path(model)
-        progress.message(model.name)
         progress.begin("checking", store.size_on_disk(path) if path else None)
         verified.append(store.verify(model, progress.advance))
     return verified
@@ -135,9 +132,7 @@ def add_model(name: str, file: Path) -> Added:
     if not is_safe_name(name):
         raise ConfigError(f"{name!r} cannot be a name", "use letters, digits and . _ + - only")
     if name in registry.models or name in registry.pairs:
-        raise ConfigError(
-            f"there is a {name} already", f"choose another name, or edit {store.user_models_file()}"
-        )
+        raise ConfigError(f"there is a {name} already", f"choose another name, or edit {store.user_models_file()}")
     path = file.expanduser().absolute()
     store.check_gguf(path)
     return Added(name=name, path=path, user_file=store.append_entry(name, path))

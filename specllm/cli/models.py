@@ -1,0 +1,113 @@
+"""`specllm models ...`: list, show, pull, verify, path, add."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specllm.cli.envelope import emit
+
+app = typer.Typer(no_args_is_help=True, help="List, download, check and add models.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Name = Annotated[
+    str,
+    typer.Argument(help="A model, a pair, a path, hub:owner/repo:file.gguf, or a name that list --found shows."),
+]
+
+
+@app.command("list")
+def list_(
+    found: Annotated[
+        bool, typer.Option("--found", help="Also show models that other tools left on this machine.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show every model and pair by name; installed ones are marked."""
+    from specllm.app.models import list_models
+    from specllm.models.catalogue import listing_result
+
+    listing = list_models(with_found=found)
+    if json:
+        return emit("models list", listing_result(listing))
+    from specllm.ui.models import print_listing
+
+    return print_listing(listing)
+
+
+@app.command()
+def show(name: Name, json: Json = False) -> None:
+    """Show licence, sources, size, digest, pairs and place of one model."""
+    from specllm.app.models import show_model
+    from specllm.models.catalogue import details_result
+
+    details = show_model(name)
+    if json:
+        return emit("models show", details_result(details))
+    from specllm.ui.models import print_details
+
+    return print_details(details)
+
+
+@app.command()
+def pull(
+    names: Annotated[list[str], typer.Argument(help="Models, pairs (both models), or hub:owner/repo:file.gguf.")],
+    json: Json = False,
+) -> None:
+    """Download models and check their SHA-256; resumes after an interruption."""
+    from specllm.app.models import pull_models
+    from specllm.ui.models import print_pulled, watch_progress
+
+    with watch_progress() as progress:
+        pulled = pull_models(names, progress)
+    if json:
+        return emit("models pull", {"pulled": [one.as_result() for one in pulled]})
+    return print_pulled(pulled)
+
+
+@app.command()
+def verify(
+    names: Annotated[list[str], typer.Argument(help="Installed models or pairs.")],
+    json: Json = False,
+) -> None:
+    """Check the SHA-256 of whole files against the promised or recorded one."""
+    from specllm.app.models import verify_models
+    from specllm.ui.models import print_verified, watch_progress
+
+    with watch_progress() as progress:
+        verified = verify_models(names, progress)
+    if json:
+        return emit("models verify", {"verified": [one.as_result() for one in verified]})
+    return print_verified(verified)
+
+
+@app.command()
+def path(name: Name, json: Json = False) -> None:
+    """Print where an installed model lies."""
+    from specllm.app.models import locate
+
+    located = locate(name)
+    if json:
+        return emit("models path", {"name": located.name, "path": str(located.path)})
+    from specllm.ui.models import print_path
+
+    return print_path(located.path)
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="The name it will have.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="The file; it stays where it is.")],
+    json: Json = False,
+) -> None:
+    """Give a GGUF on this machine a name, in your own models.toml."""
+    from specllm.app.models import add_model
+
+    added = add_model(name, file)
+    if json:
+        return emit("models add", {"name": added.name, "path": str(added.path), "user_file": str(added.user_file)})
+    from specllm.ui.models import print_added
+
+    return print_added(added.name, added.user_file)

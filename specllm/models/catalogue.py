@@ -1,0 +1,190 @@
+"""What can be told about the models: rows for `models list`, everything about one for `models show`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from specllm.errors import BadModelFile
+from specllm.models.entries import Model, Pair
+from specllm.models.found import Found
+from specllm.models.registry import Registry
+from specllm.models.store import (
+    destination,
+    installed_path,
+    models_dir,
+    recorded_digest,
+    size_on_disk,
+    user_models_file,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRow:
+    model: Model
+    path: Path | None  # None: not installed
+    bytes: int | None  # on disk, else as promised, else not known
+    target_of: tuple[str, ...]  # pairs
+    draft_of: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairRow:
+    pair: Pair
+    is_installed: bool  # both models
+    is_default: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listing:
+    models: tuple[ModelRow, ...]
+    pairs: tuple[PairRow, ...]
+    found: tuple[Found, ...] | None  # None: not looked for
+    folder: Path  # where models are installed
+    user_file: Path  # where the user's own entries belong; may not exist
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeaderFacts:
+    """What the file says about itself."""
+
+    architecture: str
+    context: int  # tokens; 0 where it does not say
+    n_tensors: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Details:
+    row: ModelRow
+    destination: Path  # where it lies, or will lie once pulled
+    recorded_sha256: str | None  # of the file that came, also where models.toml promises one
+    pairs: tuple[Pair, ...]
+    header: HeaderFacts | None  # None: not installed
+    header_error: str  # why an installed file has no header to show
+
+
+def listing(registry: Registry, *, with_found: bool = False) -> Listing:
+    """Every model and pair that has a name; with `with_found` also the files of other tools."""
+    rows = {name: _row(registry, model) for name, model in registry.models.items()}
+
+    def is_installed(pair: Pair) -> bool:
+        return rows[pair.target].path is not None and rows[pair.draft].path is not None
+
+    return Listing(
+        models=tuple(rows.values()),
+        pairs=tuple(
+            PairRow(pair=pair, is_installed=is_installed(pair), is_default=pair.name == registry.default)
+            for pair in registry.pairs.values()
+        ),
+        found=tuple(registry.found()) if with_found else None,
+        folder=models_dir(),
+        user_file=user_models_file(),
+    )
+
+
+def details(registry: Registry, model: Model) -> Details:
+    """All that is known about `model`; a damaged file is told, not raised."""
+    from specllm.models.gguf_header import read_header
+
+    row = _row(registry, model)
+    record = recorded_digest(model)
+    header, header_error = None, ""
+    if row.path is not None:
+        try:
+            read = read_header(row.path)
+            header = HeaderFacts(architecture=read.architecture, context=read.n_ctx_train, n_tensors=len(read.tensors))
+        except BadModelFile as error:
+            header_error = error.message
+    return Details(
+        row=row,
+        destination=destination(model),
+        recorded_sha256=record.sha256 if record else None,
+        pairs=tuple(registry.pairs_of(model.name)),
+        header=header,
+        header_error=header_error,
+    )
+
+
+def _row(registry: Registry, model: Model) -> ModelRow:
+    path = installed_path(model)
+    pairs = registry.pairs_of(model.name)
+    return ModelRow(
+        model=model,
+        path=path,
+        bytes=model.bytes if path is None else size_on_disk(path),
+        target_of=tuple(pair.name for pair in pairs if pair.target == model.name),
+        draft_of=tuple(pair.name for pair in pairs if pair.draft == model.name),
+    )
+
+
+def listing_result(told: Listing) -> dict[str, object]:
+    """`told` as the result of `models list --json`."""
+    return {
+        "models": [_row_result(row) for row in told.models],
+        "pairs": [
+            {
+                "name": row.pair.name,
+                "target": row.pair.target,
+                "draft": row.pair.draft,
+                "drafter": row.pair.drafter,
+                "description": row.pair.description,
+                "is_installed": row.is_installed,
+                "is_default": row.is_default,
+            }
+            for row in told.pairs
+        ],
+        "found": None
+        if told.found is None
+        else [
+            {"name": entry.name, "origin": entry.origin, "path": str(entry.path), "bytes": entry.bytes}
+            for entry in told.found
+        ],
+        "models_dir": str(told.folder),
+        "user_file": str(told.user_file),
+    }
+
+
+def details_result(told: Details) -> dict[str, object]:
+    """`told` as the result of `models show --json`."""
+    model = told.row.model
+    header: Mapping[str, object] | None = None
+    if told.header is not None:
+        header = {
+            "architecture": told.header.architecture,
+            "context_tokens": told.header.context or None,
+            "n_tensors": told.header.n_tensors,
+        }
+    return {
+        **_row_result(told.row),
+        "file": model.file,
+        "destination": str(told.destination),
+        "sha256": model.sha256,
+        "recorded_sha256": told.recorded_sha256,
+        "licence_url": model.licence.url or None if model.licence else None,
+        "licence_note": model.licence.note or None if model.licence else None,
+        "drafter": model.drafter,
+        "sampling": dict(model.sampling),
+        "sources": [str(source) for source in model.sources],
+        "pairs": [pair.name for pair in told.pairs],
+        "header": header,
+        "header_error": told.header_error or None,
+    }
+
+
+def _row_result(row: ModelRow) -> dict[str, object]:
+    model = row.model
+    return {
+        "name": model.name,
+        "is_installed": row.path is not None,
+        "path": str(row.path) if row.path else None,
+        "bytes": row.bytes,
+        "licence": model.licence.name if model.licence else None,
+        "family": model.family or None,
+        "parameters": model.parameters or None,
+        "quantization": model.quantization or None,
+        "context_tokens": model.context,
+        "description": model.description,
+        "target_of": list(row.target_of),
+        "draft_of": list(row.draft_of),
+    }

