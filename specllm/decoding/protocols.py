@@ -49,6 +49,7 @@ class Draft:
 
     tokens: tuple[Token, ...]
     source: str  # the drafter that proposed them
+    evidence: tuple[int, ...] = ()  # per token, the class of evidence it rests on; what a class means is the drafter's own
 
 
 EMPTY_DRAFT = Draft((), "none")

@@ -6,9 +6,16 @@ context: a token costs the same at position 100 and at 100,000.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from specllm.decoding.protocols import EMPTY_DRAFT, Draft, Round, Token
+
+# Evidence: the tokens of context that matched before this one. Behind m matched tokens and i accepted ones it is m + i.
+# The chances are what one would guess before anything is seen on this machine; the first rounds replace them.
+MATCH_STEPS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+MATCH_CHANCES = (0.2, 0.3, 0.45, 0.55, 0.6, 0.7, 0.8, 0.87, 0.9, 0.93, 0.95, 0.96, 0.97, 0.98, 0.98)
+MATCH_PRIOR = dict(zip(range(1, len(MATCH_STEPS) + 1), MATCH_CHANCES, strict=True))
 
 # How many shorter suffixes learn that they occurred here too. Without a bound, text like "aaaa" costs O(n) a token.
 _MAX_NEWEST_UPDATES = 64
@@ -76,6 +83,11 @@ class SuffixIndex:
         return len(self._length) - 1
 
 
+def match_class(n_matched: int) -> int:
+    """The evidence class of a token behind that many matched ones, 1 .. len(MATCH_STEPS)."""
+    return bisect_right(MATCH_STEPS, n_matched)
+
+
 class LookupDrafter:
     """Implements `protocols.Drafter`. Needs no model and knows one request at a time."""
 
@@ -100,7 +112,9 @@ class LookupDrafter:
         if index.match_length < self._min_match:
             return EMPTY_DRAFT
         start = index.match_end + 1
-        return Draft(tuple(index.tokens[start : start + k]), self.name)
+        tokens = tuple(index.tokens[start : start + k])
+        evidence = tuple(match_class(index.match_length + i) for i in range(len(tokens)))
+        return Draft(tokens, self.name, evidence)
 
     def observe(self, round: Round) -> None:
         """Nothing to learn: the committed tokens are read from the context."""

@@ -8,12 +8,39 @@ is asked for a draft.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from specllm.decoding.controller import Verdict
 from specllm.decoding.protocols import EMPTY_DRAFT, Draft, LanguageModel, Round, Sampler, Token
+
+# Evidence: the draft model's own confidence, the probability of its likeliest token. The chances are those of a model of the
+# same family before anything is seen.
+CONFIDENCE_STEPS = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99)
+CONFIDENCE_PRIOR = dict(enumerate((0.2, 0.4, 0.55, 0.7, 0.85, 0.93, 0.97)))
+
+
+class StopRule(Protocol):
+    """Decides after each of the draft model's forwards what becomes of the token it shows.
+
+    It may look at the distribution only (its highest probability, and the evidence classes of the draft including this
+    token), never at the token drawn from it: that would bias the draft.
+    """
+
+    def __call__(self, probability: float, evidence: Sequence[int], k: int) -> Verdict: ...
+
+
+def floor_rule(floor: float) -> StopRule:
+    """Drafts on while the likeliest token has at least that probability."""
+
+    def rule(probability: float, evidence: Sequence[int], k: int) -> Verdict:
+        return "drop" if probability < floor else "more"
+
+    return rule
 
 
 class ModelDrafter:
@@ -30,12 +57,12 @@ class ModelDrafter:
         model: LanguageModel,
         sampler: Sampler,
         *,
-        confidence_floor: float,
+        rule: StopRule,
         can_draft: Callable[[Token], bool] = lambda token: True,
     ) -> None:
         self._model = model
         self._sampler = sampler
-        self._confidence_floor = confidence_floor
+        self.rule = rule
         self._can_draft = can_draft
         self._start = 0  # where in the context the window begins
         self._fed: list[Token] = []  # the tokens in the draft model's KV cache
@@ -52,20 +79,29 @@ class ModelDrafter:
         if not pending:
             return EMPTY_DRAFT
         extended = list(context)  # the sampler looks back for penalties, and its noise is keyed by the length
+        evidence: list[int] = []
         while True:
             row = self._model.forward(pending, logits="last")[0]
             self._fed += pending
-            # The rule to stop looks at the distribution only, never at the token drawn from it (that would bias drafts).
-            if top_probability(row) < self._confidence_floor:
-                break
-            token = self._sampler.pick(row, extended)
-            if not self._can_draft(token):
+            probability = top_probability(row)
+            evidence.append(bisect_right(CONFIDENCE_STEPS, probability))
+            verdict = self.rule(probability, evidence, k)
+            token = self._sampler.pick(row, extended) if verdict != "drop" else None
+            if token is None or not self._can_draft(token):
                 break
             extended.append(token)
-            if len(extended) == len(context) + k:
+            if verdict == "last" or len(evidence) == k:
                 break
             pending = [token]
-        return Draft(tuple(extended[len(context) :]), self.name)
+        tokens = tuple(extended[len(context) :])
+        return Draft(tokens, self.name, tuple(evidence[: len(tokens)]))
+
+    def n_pending(self, context: Sequence[Token]) -> int:
+        """Context tokens that a proposal would have to feed first; 1 or 2 where the draft model is up to date."""
+        n_window = len(context) - self._start
+        if n_window > self._model.n_ctx:
+            return self._model.n_ctx // 2
+        return n_window - self._n_agreeing(context)
 
     def observe(self, round: Round) -> None:
         """Nothing to learn: what was accepted is found by comparing with the context."""
@@ -75,13 +111,8 @@ class ModelDrafter:
 
         Empty where the draft model has no row for the last token.
         """
-        n_kept = min(self._n_agreed, len(self._fed))  # fewer were fed where a forward was interrupted
-        while (
-            n_kept < len(self._fed)
-            and self._start + n_kept < len(context) - 1
-            and self._fed[n_kept] == context[self._start + n_kept]
-        ):
-            n_kept += 1
+        del self._fed[self._model.n_past :]  # Ctrl-C in a rollback may have cost more than was to be dropped
+        n_kept = self._n_agreeing(context)
         if len(context) - self._start + k > self._model.n_ctx:  # the window is full: begin a half-empty one
             self._start, n_kept = max(self._start, len(context) - self._model.n_ctx // 2), 0
         pending = list(context[self._start + n_kept :])
@@ -93,6 +124,15 @@ class ModelDrafter:
         del self._fed[n_kept:]
         self._n_agreed = n_kept + len(pending)
         return pending
+
+    def _n_agreeing(self, context: Sequence[Token]) -> int:
+        """How many of the fed tokens are the context's; never its last one, which is fed (again) for its logits."""
+        # Fewer than once agreed were fed where a forward was interrupted.
+        n = max(0, min(self._n_agreed, len(self._fed), len(context) - 1 - self._start))
+        last = min(len(self._fed), len(context) - 1 - self._start)
+        while n < last and self._fed[n] == context[self._start + n]:
+            n += 1
+        return n
 
 
 def top_probability(row: npt.NDArray[np.float32]) -> float:

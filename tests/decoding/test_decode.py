@@ -12,7 +12,7 @@ from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import Round
 from specllm.decoding.sampling import KeyedSampler
 from specllm.drafters.lookup import LookupDrafter
-from specllm.drafters.model import ModelDrafter
+from specllm.drafters.model import ModelDrafter, floor_rule
 from specllm.drafters.none import NoDrafter
 from tests.fakes import BigramModel, CountingModel, ScriptedDrafter, plain_continuation
 
@@ -65,8 +65,8 @@ def make_drafter(name: str, target: BigramModel, sampler: KeyedSampler, seed: in
     return {
         "none": NoDrafter(),
         "lookup": LookupDrafter(min_match=2),
-        "model": ModelDrafter(BigramModel(seed=seed), sampler, confidence_floor=0.0),
-        "self": ModelDrafter(BigramModel(seed=0), sampler, confidence_floor=0.3),
+        "model": ModelDrafter(BigramModel(seed=seed), sampler, rule=floor_rule(0.0)),
+        "self": ModelDrafter(BigramModel(seed=0), sampler, rule=floor_rule(0.3)),
         "random": ScriptedDrafter(lambda _, k: [rng.randrange(target.n_vocab) for _ in range(rng.randint(0, k))]),
         "too long": ScriptedDrafter(lambda context, k: plain_continuation(target, sampler, context, k + 3)),
     }[name]

@@ -1,0 +1,99 @@
+"""How likely the target is to accept a drafted token, given that it is reached: counted by drafter and evidence.
+
+A fully accepted draft only proves "at least so many", so only tokens that the target judged are counted: each accepted one,
+and the one it corrected. That is the conditional chance (a hazard), not the average over all drafted tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from specllm.decoding.protocols import Round
+
+# Content changes inside one answer (code, then prose). Counts fade slowly, so that the chance is known well; a change is
+# noticed by a CUSUM test (Page 1954) within a few rounds, and the counts then start over from where it began.
+MEMORY = 300.0  # observations remembered
+PRIOR_WEIGHT = 3.0  # observations that a prior counts for
+_ALARM = 7.0  # nats of evidence for a change: by luck alone once in e^7 = 1,100 observations at worst
+_EDGE = 0.02  # chances nearer to 0 or 1 are not told apart
+
+
+@dataclass(slots=True)
+class Change:
+    """Evidence that a chance is no longer `before` but `after`, and what was counted since that began."""
+
+    nats: float = 0.0
+    accepted: float = 0.0
+    judged: float = 0.0
+
+    def add(self, is_accepted: bool, before: float, after: float) -> bool:
+        """True once the evidence is strong."""
+        step = math.log(after / before) if is_accepted else math.log((1 - after) / (1 - before))
+        self.nats += step
+        if self.nats <= 0:
+            self.nats = self.accepted = self.judged = 0.0
+            return False
+        self.accepted += is_accepted
+        self.judged += 1
+        return self.nats > _ALARM
+
+
+@dataclass(slots=True)
+class Chance:
+    """Fading counts of judged tokens."""
+
+    accepted: float = 0.0
+    judged: float = 0.0
+    fall: Change = field(default_factory=Change)  # to half of it
+    rise: Change = field(default_factory=Change)  # halfway to 1
+
+    def add(self, is_accepted: bool) -> None:
+        before = min(max(self.mean(0.5), _EDGE), 1 - _EDGE)
+        self.accepted += is_accepted - self.accepted / MEMORY
+        self.judged += 1.0 - self.judged / MEMORY
+        for change, after in ((self.fall, before / 2), (self.rise, (1 + before) / 2)):
+            if change.add(is_accepted, before, after):
+                self.accepted, self.judged = change.accepted, change.judged
+                self.fall, self.rise = Change(), Change()
+
+    def mean(self, prior: float) -> float:
+        return (self.accepted + PRIOR_WEIGHT * prior) / (self.judged + PRIOR_WEIGHT)
+
+
+class Acceptance:
+    """The chances of one drafter, by class of evidence (`Draft.evidence`).
+
+    `prior(class)` is what is believed before anything was seen.
+    """
+
+    def __init__(self, prior: Mapping[int, float], default: float) -> None:
+        self._prior = prior
+        self._default = default
+        self.by_class: dict[int, Chance] = {}
+        self.pooled = Chance()
+
+    def prior(self, evidence: int) -> float:
+        return self._prior.get(evidence, self._default)
+
+    def chance(self, evidence: int) -> float:
+        """Of a token with that evidence, given that it is reached."""
+        known = self.by_class.get(evidence)
+        return known.mean(self.prior(evidence)) if known else self.prior(evidence)
+
+    def chances(self, evidence: Iterable[int]) -> list[float]:
+        cache: dict[int, float] = {}
+        return [cache[e] if e in cache else cache.setdefault(e, self.chance(e)) for e in evidence]
+
+    def average(self) -> float:
+        """Over the classes as they have come up lately."""
+        return self.pooled.mean(self._default)
+
+    def observe(self, round: Round) -> None:
+        """Counts what the target judged of the round's draft."""
+        n_accepted = min(round.n_accepted, len(round.draft.tokens))
+        evidence: Sequence[int] = round.draft.evidence or (0,) * len(round.draft.tokens)
+        for i in range(n_accepted + round.is_rejected):
+            self.by_class.setdefault(evidence[i], Chance()).add(i < n_accepted)
+            self.pooled.add(i < n_accepted)

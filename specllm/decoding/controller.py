@@ -1,0 +1,226 @@
+"""Which drafter, how many tokens, or none: the choice that promises the most tokens per second on this machine.
+
+    rate(d, k) = (1 + sum over j <= k of prod over i <= j of a_d(i)) / (D_d(k) + V(k + 1) + overhead)
+
+with V measured (`cost`), acceptance a conditional on what a token's draft rests on (`acceptance`), and D what drafting
+costs. k = 0 is always among the choices, so what does not pay is not done. Acceptance rate is a diagnosis, never the goal.
+
+Pure: no clock, no model, no randomness. It is told every round and can be simulated by the thousand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from specllm.decoding.acceptance import Acceptance
+from specllm.decoding.cost import CostModel, Floats
+from specllm.decoding.protocols import Round
+
+PROBE_SHARE = 0.01  # of the time may be lost to trying what does not seem to pay
+PROBE_SAVINGS = 4.0  # forwards of width 1 that an unspent budget may grow to: a new kind of text must not pay for old luck
+HOPE = 0.95  # the chance of a drafted token that a probe hopes for
+MIN_GAIN = 1.01  # what is switched on must promise this much more than plain decoding: estimates have errors
+_EXPECTED_TOKENS = 64  # an answer's rest is at least this long, or as long as it already is
+_RATE = 0.1  # of the moving averages of overhead and draft cost
+
+Verdict = Literal["drop", "last", "more"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """So many tokens of one drafter, and the tokens per second that promises."""
+
+    length: int
+    rate: float
+    is_probe: bool = False
+
+
+NOTHING = Option(0, 0.0)
+
+
+@dataclass(slots=True)
+class DraftCost:
+    """What a draft model costs on this machine, in seconds."""
+
+    token_s: float  # one drafted token: a forward of width 1
+    prefill_token_s: float  # one token of a long forward
+
+    def catch_up_s(self, n_pending: int) -> float:
+        """Feeding all but the last of `n_pending` context tokens; the last one is the first drafted token's forward."""
+        return max(0, n_pending - 1) * self.prefill_token_s
+
+    def observe(self, n_pending: int, n_forwards: int, seconds: float) -> None:
+        if n_forwards and n_pending <= 8:
+            measured = (seconds - self.catch_up_s(n_pending)) / n_forwards
+            self.token_s += _RATE * (max(measured, 0.2 * self.token_s) - self.token_s)
+
+
+class Controller:
+    """Told every round; asked before every draft."""
+
+    def __init__(self, cost: CostModel, sources: dict[str, Acceptance], draft_cost: DraftCost | None = None) -> None:
+        self.cost = cost
+        self.acceptance = sources  # by drafter name
+        self.draft_cost = draft_cost
+        self.lengths: dict[str, Counter[int]] = defaultdict(Counter)  # drafted lengths by source, for the summary
+        self._overhead_s = 0.0
+        self._budget_s = 0.0  # what probing may lose now
+        self._probing = ""
+        self._n_committed = 0
+        self._model_rate = 0.0  # what the draft model last promised
+        self._best_rate = 0.0  # of the round in the making
+
+    def begin(self) -> None:
+        """A new answer starts; what was learned stays."""
+        self._n_committed = 0
+        self.lengths.clear()
+
+    @property
+    def is_probing(self) -> bool:
+        """Whether the round in the making is a try of something that is not believed to pay."""
+        return bool(self._probing)
+
+    # ---- options ------------------------------------------------------------------------------------------------
+
+    def plain(self) -> Option:
+        return Option(0, 1.0 / (self.cost.seconds(1) + self._overhead_s))
+
+    def best_prefix(self, source: str, evidence: Sequence[int], *, draft_s: float = 0.0) -> Option:
+        """How much of a draft that is already there to verify; `draft_s` is what making one costs."""
+        n = min(len(evidence), self.cost.max_width - 1)
+        if not n:
+            return NOTHING
+        plain = self.plain()
+        option = self._best(np.array(self.acceptance[source].chances(evidence[:n])), draft_s)
+        if option.length and option.rate > plain.rate * MIN_GAIN:
+            return option
+        return self._probe(self.cost.curve[1 : n + 1] + draft_s)
+
+    def model_option(self, source: str, n_pending: int, k: int) -> Option:
+        """How many tokens to ask of the draft model when `n_pending` context tokens are still to be fed to it."""
+        cost, acceptance = self.draft_cost, self.acceptance[source]
+        k = min(k, self.cost.max_width - 1)
+        if cost is None or k <= 0:
+            return NOTHING
+        option = self._best_chain(acceptance.average(), k)
+        self._model_rate = option.rate
+        plain = self.plain()
+        if option.length and option.rate > plain.rate * MIN_GAIN:
+            # Catching up is an investment: it pays if what is still to come gains more than it costs.
+            rest_s = max(_EXPECTED_TOKENS, self._n_committed) / plain.rate
+            if n_pending <= 2 or rest_s * (1 - plain.rate / option.rate) > cost.catch_up_s(n_pending):
+                return option
+            return NOTHING
+        return self._probe(self.cost.curve[1 : k + 1] + np.arange(1, k + 1) * cost.token_s, cost.catch_up_s(n_pending))
+
+    def choose(self, options: dict[str, Option]) -> str | None:
+        """The source to draft from in this round; None is plain decoding."""
+        plain = self.plain()
+        best = max(options, key=lambda source: options[source].rate, default=None)
+        if best is None or not options[best].length:
+            self._best_rate = plain.rate
+            return None
+        chosen = options[best]
+        self._best_rate = plain.rate if chosen.is_probe else max(plain.rate, chosen.rate)
+        self._probing = best if chosen.is_probe else ""
+        return best
+
+    def verdict(self, source: str, evidence: Sequence[int], k: int) -> Verdict:
+        """Whether the last of `evidence` (a draft model's next token) is worth its row, and another one its forward.
+
+        The value of a round is its tokens minus what the best rate would have made of its time; stopping before the
+        token, behind it, or some tokens later are compared (Dinkelbach's form of maximising a ratio).
+        """
+        assert self.draft_cost is not None
+        acceptance = self.acceptance[source]
+        survival = np.cumprod(acceptance.chances(evidence))  # (n,)
+        n = len(evidence)
+        curve = self.cost.curve
+        value_without = 1.0 + survival[:-1].sum() - self._best_rate * curve[n - 1]
+        n_more = max(0, min(k, self.cost.max_width - 1) - n)
+        later = survival[-1] * np.cumprod(np.full(n_more, acceptance.average()))  # (n_more,)
+        tokens = 1.0 + survival.sum() + np.concatenate([[0.0], np.cumsum(later)])
+        seconds = curve[n : n + n_more + 1] + np.arange(n_more + 1) * self.draft_cost.token_s
+        values = tokens - self._best_rate * seconds
+        best = int(np.argmax(values))
+        if values[best] < value_without:
+            return "drop"
+        return "more" if best else "last"
+
+    # ---- learning -----------------------------------------------------------------------------------------------
+
+    def observe(self, round: Round, *, n_pending: int = 0) -> None:
+        """Counts a round; `n_pending` context tokens were fed to the draft model in it."""
+        seconds = round.draft_s + round.verify_s + round.rest_s
+        source, n = round.draft.source, len(round.draft.tokens)
+        self.cost.observe(round.width, round.verify_s)
+        self._overhead_s += _RATE * (round.rest_s - self._overhead_s)
+        if n and source in self.acceptance:
+            self.acceptance[source].observe(round)
+            self.lengths[source][n] += 1
+        if n_pending and self.draft_cost is not None:
+            self.draft_cost.observe(n_pending, max(1, n), round.draft_s)
+        self._budget_s += PROBE_SHARE * seconds
+        self._n_committed += len(round.tokens)
+        if self._probing:
+            self._budget_s -= max(0.0, seconds - len(round.tokens) / self.plain().rate)
+            self._probing = ""
+        self._budget_s = min(self._budget_s, PROBE_SAVINGS * self.cost.seconds(1))
+
+    def summary(self) -> str:
+        """What was done and why, in a few words: `lookup 12-16, model off (would lose 18 %)`."""
+        parts = []
+        for source in self.acceptance:
+            drafted = self.lengths.get(source)
+            if drafted:
+                lengths = sorted(drafted.elements())
+                low, high = lengths[len(lengths) // 10], lengths[(len(lengths) * 9) // 10]
+                parts.append(f"{source} {low}" if low == high else f"{source} {low}-{high}")
+            elif source == "model" and self._model_rate:
+                change = self._model_rate / self.plain().rate - 1
+                parts.append(f"{source} off (would {'lose' if change < 0 else 'gain'} {abs(change):.0%})")
+            else:
+                parts.append(f"{source} off")
+        return ", ".join(parts) or "plain decoding"
+
+    # ---- arithmetic ---------------------------------------------------------------------------------------------
+
+    def _best(self, chances: Floats, draft_s: float) -> Option:
+        """The best number of tokens of a draft whose tokens have these chances."""
+        tokens = 1.0 + np.cumsum(np.cumprod(chances))
+        rates = tokens / (self.cost.curve[1 : len(chances) + 1] + self._overhead_s + draft_s)
+        best = int(np.argmax(rates))
+        return Option(best + 1, float(rates[best]))
+
+    def _best_chain(self, chance: float, k: int) -> Option:
+        """The best number of tokens of a draft model whose tokens all have this chance."""
+        assert self.draft_cost is not None
+        lengths = np.arange(1, k + 1)
+        tokens = 1.0 + np.cumsum(np.cumprod(np.full(k, chance)))
+        seconds = self.cost.curve[1 : k + 1] + self._overhead_s + lengths * self.draft_cost.token_s
+        best = int(np.argmax(tokens / seconds))
+        return Option(best + 1, float(tokens[best] / seconds[best]))
+
+    def _probe(self, seconds: Floats, extra_s: float = 0.0) -> Option:
+        """The draft that tells most for what it may lose, if that fits the budget; nothing where luck could not make it pay.
+
+        `seconds` of a round by draft length from 1 on; `extra_s` once.
+        """
+        plain = self.plain()
+        chances = HOPE ** np.arange(1, len(seconds) + 1)
+        pays = (1.0 + np.cumsum(chances)) / (seconds + self._overhead_s) > plain.rate * MIN_GAIN
+        if not pays.any():
+            return NOTHING
+        losses = seconds + extra_s - 1.0 / plain.rate  # nothing accepted
+        judged = np.cumsum(0.7 ** np.arange(len(seconds)))  # tokens, if things go middling
+        length = int(np.argmin(np.where(pays, losses / judged, np.inf))) + 1
+        loss_s = float(losses[length - 1])
+        if loss_s > self._budget_s:
+            return NOTHING
+        # Never before something that is believed to pay: a probe's promise is the plain rate.
+        return Option(length, plain.rate, is_probe=True)

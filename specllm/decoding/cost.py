@@ -1,0 +1,75 @@
+"""What a target forward costs by its width, V(w), measured on this machine and kept honest by every round.
+
+V is a staircase, not a line: rows are computed in fours and sixteens, so width 4 can cost less than 3 and 16 less than 12.
+A linear model draws the wrong conclusion on every machine; a table with the measured points does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+# Every step that has been seen in a curve, and enough points between them to draw the rest.
+CALIBRATION_WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128)
+MAX_WIDTH = CALIBRATION_WIDTHS[-1]
+
+_SCALE_RATE = 0.15  # per round: a throttled or shared machine is followed within ten rounds
+_WIDTH_RATE = 0.02  # per round of that width: most of a difference is the machine, what stays is the width
+_LARGEST_STEP = math.log(2.0)  # a round that took ten times as long says little: a hiccup counts as a doubling
+
+
+class CostModel:
+    """V(w) in seconds for w = 1 .. `max_width`.
+
+    Between two measured widths stands the cost of the wider one: what a step hides there is not known, so no choice should
+    rest on it, and choices snap to measured widths by themselves. Online, one factor follows the machine as a whole
+    (throttling, sharing, depth of the context) and one per measured width follows the shape.
+    """
+
+    def __init__(self, points: Mapping[int, float]) -> None:
+        """`points`: seconds by width; must name width 1."""
+        if points.get(1, 0.0) <= 0 or not all(0 < seconds < math.inf for seconds in points.values()):
+            raise ValueError("a cost table needs width 1 and positive seconds")
+        self.widths = sorted(points)
+        self.max_width = self.widths[-1]
+        self._base: Floats = np.array([points[width] for width in self.widths])
+        self._log_shape = np.zeros(len(self.widths))
+        self._log_scale = 0.0
+        # (max_width,): for width w the index of the narrowest measured width that is at least w
+        self._step = np.searchsorted(self.widths, np.arange(1, self.max_width + 1))
+
+    @property
+    def curve(self) -> Floats:
+        """(max_width,) seconds now; `curve[w - 1]` is V(w)."""
+        curve: Floats = (self._base * np.exp(self._log_scale + self._log_shape))[self._step]
+        return curve
+
+    def seconds(self, width: int) -> float:
+        """V(width); beyond the table, proportionally."""
+        if width > self.max_width:
+            return self.seconds(self.max_width) * width / self.max_width
+        i = self._step[width - 1]
+        return float(self._base[i] * math.exp(self._log_scale + self._log_shape[i]))
+
+    def observe(self, width: int, seconds: float) -> None:
+        """Learns from a forward of that width."""
+        if width > self.max_width or seconds <= 0:
+            return
+        error = math.log(seconds / self.seconds(width))
+        error = max(-_LARGEST_STEP, min(_LARGEST_STEP, error))
+        i = self._step[width - 1]
+        if self.widths[i] != width:  # below its step it may well be cheaper
+            return
+        self._log_scale += _SCALE_RATE * error
+        self._log_shape[i] += _WIDTH_RATE * error
+
+    def good_widths(self) -> list[int]:
+        """The measured widths at which a token is cheaper than at every smaller one: where a step ends."""
+        per_token = self._base * np.exp(self._log_shape) / self.widths
+        best = np.minimum.accumulate(per_token)
+        return [width for width, cost, least in zip(self.widths, per_token, best, strict=True) if cost <= least]

@@ -1,0 +1,61 @@
+"""Lets a controller decide, round by round, which drafter proposes and how much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specllm.decoding.controller import Controller, Verdict
+from specllm.decoding.protocols import EMPTY_DRAFT, Draft, Drafter, Round, Token
+from specllm.drafters.model import ModelDrafter
+
+
+class AutoDrafter:
+    """Implements `protocols.Drafter` over others: `free` ones whose drafts cost nothing, and perhaps a draft model."""
+
+    name = "auto"
+
+    def __init__(self, controller: Controller, free: Sequence[Drafter], model: ModelDrafter | None = None) -> None:
+        self.controller = controller
+        self._free = free
+        self._model = model
+        self._is_first = True
+        self._n_pending = 0  # context tokens the draft model was fed in this round
+        if model is not None:
+            model.rule = self._rule
+
+    def begin(self, context: Sequence[Token]) -> None:
+        self.controller.begin()
+        for drafter in (*self._free, *([self._model] if self._model else ())):
+            drafter.begin(context)
+        self._is_first = True
+
+    def propose(self, context: Sequence[Token], k: int) -> Draft:
+        self._n_pending = 0
+        if self._is_first:  # the first token comes as soon as without speculation
+            return EMPTY_DRAFT
+        controller = self.controller
+        drafts = {drafter.name: drafter.propose(context, k) for drafter in self._free}
+        options = {name: controller.best_prefix(name, draft.evidence) for name, draft in drafts.items()}
+        if self._model is not None:
+            n_pending = self._model.n_pending(context)
+            options["model"] = controller.model_option("model", n_pending, k)
+        source = controller.choose(options)
+        if source is None:
+            return EMPTY_DRAFT
+        if source == "model" and self._model is not None:
+            self._n_pending = n_pending
+            self._length = options["model"].length if options["model"].is_probe else k
+            return self._model.propose(context, k)
+        draft, n = drafts[source], options[source].length
+        return Draft(draft.tokens[:n], draft.source, draft.evidence[:n])
+
+    def observe(self, round: Round) -> None:
+        self._is_first = False
+        self.controller.observe(round, n_pending=self._n_pending)
+        for drafter in self._free:
+            drafter.observe(round)
+
+    def _rule(self, probability: float, evidence: Sequence[int], k: int) -> Verdict:
+        if self.controller.is_probing:  # a probe shows what it is worth only at its full length
+            return "last" if len(evidence) >= self._length else "more"
+        return self.controller.verdict("model", evidence, k)

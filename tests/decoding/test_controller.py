@@ -1,0 +1,185 @@
+"""The controller on simulated machines: whole runs in milliseconds, told every second by the simulation."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from specllm.decoding.acceptance import Acceptance
+from specllm.decoding.controller import Controller, DraftCost
+from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
+from specllm.decoding.protocols import EMPTY_DRAFT, Draft, Round
+
+K = 32  # what a user may allow per round
+
+MACHINES = {
+    "flat": lambda w: 0.030 * (1 + 0.005 * (w - 1)),  # a GPU far from its compute limit
+    "steep": lambda w: 0.030 * w,  # every row costs a forward
+    "moe": lambda w: 0.030 * (1 + 0.6 * (w - 1)),
+    "staircase": lambda w: 0.030 * {1: 1, 2: 1.45, 3: 1.9}.get(w, 1.7 + 0.55 * ((w + 3) // 4 - 1)),
+    "this": lambda w: 0.071 * float(np.interp(w, [1, 2, 3, 4, 5, 8, 12, 16, 20, 24, 32, 64],
+                                              [1, 1.44, 1.92, 1.73, 2.1, 3, 3.83, 3.9, 5, 5.9, 6.65, 11.5])),
+}  # fmt: skip
+
+
+class Machine:
+    """A target with the cost curve V, a draft model that is right with a fixed chance, and a clock."""
+
+    def __init__(self, v, acceptance: float, draft_s: float, seed: int = 0, noise: float = 0.0) -> None:
+        self.v, self.acceptance, self.draft_s, self.noise = v, acceptance, draft_s, noise
+        self.rng = random.Random(seed)
+        self.seconds = 0.0
+        self.n_tokens = 0
+
+    def round(self, source: str, length: int, evidence: tuple[int, ...] = ()) -> Round:
+        n_accepted = 0
+        while n_accepted < length and self.rng.random() < self.acceptance:
+            n_accepted += 1
+        jitter = 1 + self.noise * self.rng.uniform(-1, 1)
+        verify_s = self.v(length + 1) * jitter
+        draft_s = length * self.draft_s if source == "model" else 0.0
+        self.seconds += verify_s + draft_s
+        self.n_tokens += n_accepted + 1
+        draft = Draft(tuple([1] * length), source, evidence or (0,) * length) if length else EMPTY_DRAFT
+        last = 2 if n_accepted < length else 1
+        return Round((*([1] * n_accepted), last), draft, draft_s, verify_s, 0.0)
+
+    def best_fixed_rate(self) -> float:
+        """Tokens per second of the best constant draft length, 0 included, in closed form."""
+        a = self.acceptance
+        return max(
+            (1 + sum(a**j for j in range(1, k + 1))) / (self.v(k + 1) + k * self.draft_s) for k in range(K + 1)
+        )
+
+
+def cost_model(v) -> CostModel:
+    return CostModel({width: v(width) for width in CALIBRATION_WIDTHS})
+
+
+def run_model(machine: Machine, controller: Controller, n_tokens: int) -> None:
+    """The loop of `AutoDrafter` with a draft model, on the simulated machine."""
+    controller.begin()
+    while machine.n_tokens < n_tokens:
+        option = controller.model_option("model", 2, K)
+        if controller.choose({"model": option}) is None:
+            controller.observe(machine.round("none", 0))
+            continue
+        evidence: list[int] = []
+        while True:
+            evidence.append(0)
+            if controller.is_probing:
+                verdict = "last" if len(evidence) >= option.length else "more"
+            else:
+                verdict = controller.verdict("model", evidence, K)
+            if verdict == "drop":
+                evidence.pop()
+            if verdict != "more" or len(evidence) == K:
+                break
+        controller.observe(machine.round("model", len(evidence)), n_pending=2)
+
+
+@pytest.mark.parametrize("acceptance", [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
+@pytest.mark.parametrize("draft_share", [0.05, 0.2, 0.45, 0.8])
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_run_is_within_three_percent_of_the_best_fixed_length(name, draft_share, acceptance):
+    v = MACHINES[name]
+    shares = []
+    for seed in range(3):
+        machine = Machine(v, acceptance, draft_share * v(1), seed=seed, noise=0.1)
+        controller = Controller(
+            cost_model(v), {"model": Acceptance({}, 0.75)}, DraftCost(draft_share * v(1), 0.1 * draft_share * v(1))
+        )
+        run_model(machine, controller, 6000)
+        shares.append(machine.n_tokens / machine.seconds / machine.best_fixed_rate())
+    assert sum(shares) / len(shares) >= 0.97
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_bad_draft_costs_at_most_three_percent_from_the_first_token_on(name):
+    """Twenty answers of 100 tokens with a draft that is nearly always wrong."""
+    v = MACHINES[name]
+    machine = Machine(v, 0.05, 0.3 * v(1), noise=0.1)
+    controller = Controller(cost_model(v), {"model": Acceptance({}, 0.75)}, DraftCost(0.3 * v(1), 0.03 * v(1)))
+    for answer in range(20):
+        run_model(machine, controller, 100 * (answer + 1))
+    assert machine.seconds <= 1.03 * machine.n_tokens * v(1)
+
+
+def run_lookup(
+    machine: Machine, controller: Controller, n_tokens: int, *, match: int = 8, share: float = 1.0
+) -> None:
+    """The loop of `AutoDrafter` with a lookup that finds 40 tokens of evidence `match` in a share of the rounds."""
+    controller.begin()
+    end = machine.n_tokens + n_tokens
+    while machine.n_tokens < end:
+        evidence = (match,) * 40 if machine.rng.random() < share else ()
+        option = controller.best_prefix("lookup", evidence)
+        controller.choose({"lookup": option})
+        controller.observe(machine.round("lookup" if option.length else "none", option.length, evidence[: option.length]))
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_lookup_is_switched_off_on_a_poem_after_code_and_on_again(name):
+    v = MACHINES[name]
+    controller = Controller(cost_model(v), {"lookup": Acceptance({3: 0.45, 8: 0.8}, 0.8)})
+    machine = Machine(v, 0.93, 0.0, noise=0.05)
+    run_lookup(machine, controller, 3000)
+    best = machine.best_fixed_rate()
+    assert machine.n_tokens / machine.seconds >= 0.95 * best
+    poem = Machine(v, 0.1, 0.0, seed=1, noise=0.05)
+    run_lookup(poem, controller, 600, match=3, share=0.2)  # now and then three words come again
+    assert poem.seconds <= poem.n_tokens * v(1) / 0.98
+    code = Machine(v, 0.93, 0.0, seed=2, noise=0.05)
+    run_lookup(code, controller, 6000)
+    assert code.n_tokens / code.seconds >= 0.85 * best
+
+
+def test_widths_snap_to_the_good_steps():
+    v = MACHINES["staircase"]
+    controller = Controller(cost_model(v), {"lookup": Acceptance({0: 0.97}, 0.97)})
+    option = controller.best_prefix("lookup", (0,) * 30)
+    assert (option.length + 1) % 4 == 0
+    assert 16 in cost_model(MACHINES["this"]).good_widths()
+    assert 20 not in cost_model(MACHINES["this"]).good_widths()
+
+
+def test_a_machine_that_slows_down_is_followed():
+    v = MACHINES["flat"]
+    model = cost_model(v)
+    for _ in range(60):
+        model.observe(1, 2 * v(1))
+    assert model.seconds(1) == pytest.approx(2 * v(1), rel=0.05)
+    assert model.seconds(16) == pytest.approx(2 * v(16), rel=0.1)
+    model.observe(1, 50 * v(1))  # one hiccup
+    assert model.seconds(1) < 2.5 * v(1)
+
+
+def test_a_wrong_calibration_point_is_unlearned():
+    v = MACHINES["flat"]
+    points = {width: v(width) for width in CALIBRATION_WIDTHS}
+    points[16] *= 3
+    model = CostModel(points)
+    for i in range(200):
+        width = 16 if i % 2 else 1
+        model.observe(width, v(width))
+    assert model.seconds(16) == pytest.approx(v(16), rel=0.15)
+    assert model.seconds(1) == pytest.approx(v(1), rel=0.1)
+
+
+def test_what_probing_may_lose_is_a_hundredth_of_the_time():
+    v = MACHINES["steep"]
+    machine = Machine(v, 0.0, 0.0)
+    controller = Controller(cost_model(v), {"lookup": Acceptance({}, 0.1)})
+    run_lookup(machine, controller, 3000)
+    assert machine.seconds <= 1.011 * machine.n_tokens * v(1)
+
+
+def test_a_fully_accepted_draft_proves_only_as_many_as_it_had():
+    acceptance = Acceptance({}, 0.5)
+    acceptance.observe(Round((1, 1, 9), Draft((1, 1), "x", (4, 5)), 0, 0, 0))
+    assert {c: (x.accepted, x.judged) for c, x in acceptance.by_class.items()} == {4: (1, 1), 5: (1, 1)}
+    acceptance.observe(Round((9,), Draft((1, 1), "x", (4, 5)), 0, 0, 0))
+    assert acceptance.by_class[5].judged == 1, "the position behind a rejection was never reached"
+    assert acceptance.by_class[4].judged == pytest.approx(2, abs=0.05)
