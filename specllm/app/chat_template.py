@@ -14,6 +14,11 @@ from typing import Any, Literal, NoReturn
 
 from specllm.errors import ConfigError
 
+# What the Python code behind a template raises where the template is wrong: at compilation, in filters and methods.
+_PYTHON_FAULTS = (
+    TypeError, ValueError, LookupError, AttributeError, ArithmeticError, SyntaxError, RecursionError, MemoryError,
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -30,6 +35,7 @@ class ChatTemplate:
 
         self._special = {"bos_token": bos, "eos_token": eos}
         self._error = TemplateError
+        self._faults = (TemplateError, *_PYTHON_FAULTS)
         # trim_blocks and lstrip_blocks as transformers sets them: templates are written for that.
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
@@ -39,7 +45,7 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
         try:
             self._template = environment.from_string(source)
-        except TemplateError as error:
+        except self._faults as error:
             raise ConfigError(f"the model's chat template is broken: {error}", "use --raw to send the prompt as it is") from None
 
     def render(self, messages: Sequence[Message]) -> str:
@@ -59,7 +65,7 @@ class ChatTemplate:
         items = [{"role": message.role, "content": message.content} for message in messages]
         try:
             return self._template.render(messages=items, add_generation_prompt=True, **self._special)
-        except (self._error, TypeError, ValueError, KeyError, ArithmeticError, RecursionError, OverflowError) as error:
+        except self._faults as error:
             raise ConfigError(f"the model's chat template refuses this conversation: {error}",
                               "use --raw to send the prompt as it is") from None  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from specllm.app.chat_template import ChatTemplate, Message
 from specllm.app.generation import FinishReason, Generation, traced
+from specllm.app.host import describe_build
 from specllm.app.loading import Loader
 from specllm.app.models import LocatedModel, locate_pair
 from specllm.app.text import Chunk
@@ -19,8 +20,10 @@ from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import Token
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import ConfigError
+from specllm.models.store import recorded_digest, size_on_disk
 from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import Weights
+from specllm.runtime.vocab import Vocab
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,13 +50,14 @@ class Plan:
     draft_length: int
     sampling: SamplingConfig
     context: ContextConfig
+    draft_gpu_layers: GpuLayers
     draft: DraftConfig
     generate: GenerateConfig
 
     def models(self) -> dict[str, object]:
         """For the `models` part of a JSON document."""
         named = {"target": self.target, "draft_model": self.draft_model}
-        return {role: model and {"name": model.name, "file": model.path.name} for role, model in named.items()}
+        return {role: model and _described(model) for role, model in named.items()}
 
     def params(self) -> dict[str, object]:
         """Every effective parameter, for the `params` part of a JSON document."""
@@ -67,9 +71,23 @@ class Plan:
             **{name: value for name, value in asdict(self.draft).items() if name not in ("drafter", "draft_length")},
             **sampling,
             **asdict(self.context),
+            "draft_gpu_layers": self.draft_gpu_layers,
             **generate,
             "trace": str(trace) if trace else None,
         }
+
+
+def _described(located: LocatedModel) -> dict[str, object]:
+    """A model for the record, with the digest that models.toml promises or that was recorded at its first pull."""
+    sha256 = located.model.sha256 if located.model else None
+    if located.model and sha256 is None and (recorded := recorded_digest(located.model)):
+        sha256 = recorded.sha256
+    return {
+        "name": located.name,
+        "file": located.path.name,
+        "bytes": size_on_disk(located.path),
+        "sha256": sha256,
+    }
 
 
 @dataclass(slots=True)
@@ -110,6 +128,10 @@ class Answer:
     def source(self) -> str:
         return self.plan.drafter
 
+    def host(self) -> dict[str, object]:
+        """For the `host` part of a JSON document."""
+        return describe_build()
+
     def result(self) -> dict[str, object]:
         """For the `result` part of a JSON document."""
         return {
@@ -142,6 +164,7 @@ def make_plan(request: GenerateRequest) -> Plan:
         draft_length=length,
         sampling=SamplingConfig(**sampling),
         context=replace(request.context, n_outputs_max=length + 1),
+        draft_gpu_layers=request.draft_gpu_layers,
         draft=request.draft,
         generate=request.generate,
     )
@@ -155,13 +178,16 @@ def answer(request: GenerateRequest) -> Iterator[Answer]:
         stack.enter_context(abort_on_interrupt())
         trace = plan.generate.trace
         loader = Loader(plan.context, plan.draft, request.draft_gpu_layers)
-        weights = loader.weights(plan.target.path)
+        layers = loader.settled_gpu_layers(plan.target.path)
+        weights = loader.weights(plan.target.path, layers)
         stack.callback(weights.close)
+        check_biases(plan.sampling, weights.vocab)
         prompt = tokenize_prompt(weights, request.prompt, plan.generate)
-        context = replace(plan.context, n_ctx=plan.context.n_ctx or loader.context_size(weights, len(prompt), plan.generate))
-        plan = replace(plan, context=context)
+        n_ctx = plan.context.n_ctx or loader.context_size(weights, len(prompt), plan.generate)
+        context = replace(plan.context, n_ctx=n_ctx, gpu_layers=layers)
         session = loader.session(weights, context, plan.drafter, plan.draft_model, plan.sampling)
         stack.callback(session.close)
+        plan = replace(plan, context=replace(context, threads=session.target.threads, n_batch=session.target.n_batch))
         generation = session.generate(prompt, KeyedSampler(plan.sampling), plan.draft_length, plan.generate)
         chunks = iter(generation)
         if trace:
@@ -171,6 +197,14 @@ def answer(request: GenerateRequest) -> Iterator[Answer]:
             )
             chunks = traced(generation, writer)
         yield Answer(plan, generation, chunks)
+
+
+def check_biases(sampling: SamplingConfig, vocab: Vocab) -> None:
+    """Raises ConfigError for a biased token that the model does not have."""
+    for token, _ in sampling.logit_bias:
+        if token >= vocab.n_tokens:
+            raise ConfigError(f"logit bias for token {token}: the model has {vocab.n_tokens:,} tokens",
+                              f"use a token from 0 to {vocab.n_tokens - 1}")  # fmt: skip
 
 
 def tokenize_prompt(weights: Weights, prompt: str, config: GenerateConfig) -> list[Token]:

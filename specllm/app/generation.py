@@ -35,10 +35,12 @@ class Session:
         if not prompt:
             raise ContextFull("the prompt is empty", "give some text to continue")
         if len(prompt) >= self.target.n_ctx:
+            trained = self.target.weights.n_ctx_train
+            wanted = len(prompt) + config.max_tokens
             raise ContextFull(
                 f"the prompt is {len(prompt):,} tokens and the context holds {self.target.n_ctx:,}",
-                f"pass --ctx {len(prompt) + config.max_tokens} (the model was trained for "
-                f"{self.target.weights.n_ctx_train:,}) or shorten the prompt",
+                f"pass --ctx {min(wanted, trained) if len(prompt) < trained else wanted} "
+                f"(the model was trained for {trained:,}) or shorten the prompt",
             )
         return Generation(self, prompt, sampler, draft_length, config)
 

@@ -29,6 +29,23 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
+def describe_build() -> dict[str, object]:
+    """The `host` part of a result that llama.cpp computed: `describe_host` and which build of it computed that where."""
+    from specllm.runtime.backend import inspect_backend, physical_cores
+
+    info = inspect_backend()
+    return {
+        **describe_host(),
+        "physical_cores": physical_cores(),
+        "build": {
+            "ggml": info.ggml_version or None,
+            "backend": info.backend,
+            "features": sorted(info.features),
+            "devices": [device.description or device.name for device in info.devices],
+        },
+    }
+
+
 def describe_host() -> dict[str, object]:
     """For the `host` part of a JSON document; loads no native library."""
     return {

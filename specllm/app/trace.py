@@ -24,25 +24,40 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 class TraceWriter:
-    """Writes beside the file and renames when done, so that an older trace is replaced whole or not at all."""
+    """Writes beside the file and renames when done, so that an older trace is replaced whole or not at all.
+
+    What is there and is no file (a pipe, a terminal, /dev/full) is written to as it is: a rename would remove the device.
+    """
 
     def __init__(self, path: Path, piece: Callable[[Token], str]) -> None:
         self._path = path
         self._piece = piece
-        self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._is_spoiled = False  # a line could not be written
         self._n_rounds = 0
         with storage_errors(path):
             if path.is_dir():
                 raise IsADirectoryError(21, "it is a folder")
-            self._file = self._partial.open("w", encoding="utf-8")
+            self._target = Path(os.path.realpath(path))  # a link stays a link
+            is_special = path.exists() and not path.is_file()
+            self._partial = None if is_special else self._target.with_name(f".{path.name}.{os.getpid()}.partial")
+            self._file = (self._partial or self._target).open("w", encoding="utf-8")
 
     def __enter__(self) -> TraceWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        with storage_errors(self._path):
-            self._file.close()
-            os.replace(self._partial, self._path)
+        try:
+            with storage_errors(self._path), contextlib.closing(self._file):
+                if self._partial and not self._is_spoiled:
+                    self._file.flush()
+                    os.fsync(self._file.fileno())
+                    os.replace(self._partial, self._target)
+        except StorageError:
+            if not self._is_spoiled:  # else its error is on the way already
+                raise
+        finally:
+            if self._partial:
+                self._partial.unlink(missing_ok=True)
 
     def write(self, round: Round, metrics: Metrics) -> None:
         """Adds a round; the first one also carries what the prompt cost."""
@@ -62,5 +77,7 @@ class TraceWriter:
         if not self._n_rounds:
             line["prompt"] = {"n_prompt": metrics.n_prompt, "n_reused": metrics.n_reused, "prefill_s": metrics.prefill_s}
         self._n_rounds += 1
+        self._is_spoiled = True
         with storage_errors(self._path):
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        self._is_spoiled = False

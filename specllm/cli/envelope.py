@@ -9,11 +9,14 @@ from collections.abc import Mapping
 
 SCHEMA = 1
 
+_is_printed = False  # whatever fails after a document was printed, a second one would spoil it
+
 
 def emit(
     command: str,
     result: Mapping[str, object],
     *,
+    host: Mapping[str, object] | None = None,
     models: Mapping[str, object] | None = None,
     params: Mapping[str, object] | None = None,
     is_ok: bool = True,
@@ -26,7 +29,7 @@ def emit(
             "schema": SCHEMA,
             "command": command,
             "ok": is_ok,
-            "host": describe_host(),
+            "host": host or describe_host(),
             "models": models or {},
             "params": params or {},
             "result": result,
@@ -35,14 +38,24 @@ def emit(
 
 
 def emit_error(command: str, kind: str, message: str, hint: str) -> None:
-    """Prints the document of a command that failed."""
-    error = {"type": kind, "message": message, "hint": hint}
-    _print({"schema": SCHEMA, "command": command, "ok": False, "error": error})
+    """Prints the document of a command that failed, unless there is one already."""
+    if not _is_printed:
+        error = {"type": kind, "message": message, "hint": hint}
+        _print({"schema": SCHEMA, "command": command, "ok": False, "error": error})
+
+
+def forget() -> None:
+    """The next document is the first one of a new command."""
+    global _is_printed
+    _is_printed = False
 
 
 def _print(document: Mapping[str, object]) -> None:
+    global _is_printed
     # ASCII: valid in every encoding a pipe may have.
-    sys.stdout.write(json.dumps(_finite(document), allow_nan=False) + "\n")
+    text = json.dumps(_finite(document), allow_nan=False) + "\n"
+    _is_printed = True
+    sys.stdout.write(text)
     sys.stdout.flush()
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
 import os
+import signal
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from specllm import __version__
-from specllm.cli import envelope
+from specllm.cli import envelope, options
 from specllm.cli.doctor import doctor
 from specllm.cli.generate import generate
 from specllm.cli.models import app as models_app
-from specllm.errors import AnswerIsNo, Interrupted, SpecllmError
+from specllm.cli.signals import treat_sigterm_as_ctrl_c
+from specllm.errors import AnswerIsNo, ConfigError, Interrupted, OutOfMemory, SpecllmError, StorageError
 
 BUG = 70  # EX_SOFTWARE
-INTERRUPTED = 130
+PROGRAM = "specllm"
+COMPLETION = "_SPECLLM_COMPLETE"  # the variable typer's completion scripts set
 
 app = typer.Typer(
     name="specllm",
@@ -26,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(generate)
+app.command(cls=options.Command)(generate)
 app.add_typer(models_app, name="models")
 app.command()(doctor)
 
@@ -37,16 +44,8 @@ def _version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-    verbose: Annotated[
-        int, typer.Option("--verbose", "-v", count=True, help="Log to stderr; -vv also what llama.cpp says.")
-    ] = 0,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
-) -> None:
+def _log(verbose: int) -> int:
+    """Sends log records to stderr: specllm's own from -v on, with what llama.cpp says from -vv on."""
     if verbose:
         import logging
 
@@ -55,86 +54,183 @@ def main(
             format="%(levelname)s %(name)s: %(message)s",
             stream=sys.stderr,
         )
-        for noisy in ("httpx", "httpcore", "urllib3", "filelock"):
-            logging.getLogger(noisy).setLevel(logging.WARNING)
+        quiet = ("httpx", "httpcore", "urllib3", "filelock", *(() if verbose > 1 else ("specllm.llama",)))
+        for name in quiet:
+            logging.getLogger(name).setLevel(logging.WARNING)
+    return verbose
 
 
-def run(arguments: list[str] | None = None) -> None:
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose", "-v", count=True, callback=_log, show_default=False,
+            help="Log to stderr; -vv also what llama.cpp says.",
+        ),
+    ] = 0,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:  # fmt: skip
+    """Global options act by their callbacks; every command takes them too."""
+
+
+def command_tree() -> Any:
+    """The root command; -v and --debug are understood behind a command's name as well as before it."""
+    root: Any = typer.main.get_command(app)
+    everywhere = [copy.copy(option) for option in root.params if option.name in ("verbose", "debug")]
+    for option in everywhere:
+        option.expose_value = False
+    for command in _leaves(root):
+        command.params += everywhere
+    return root
+
+
+def _leaves(command: Any) -> Iterator[Any]:
+    for below in getattr(command, "commands", {}).values():
+        yield from _leaves(below) if hasattr(below, "commands") else [below]
+
+
+class Invocation:
+    """One call of the command: its arguments, and how its failures are told."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.arguments = arguments
+        flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        self.wants_json = "--json" in flags
+        self.is_debug = "--debug" in flags
+
+    @functools.cached_property
+    def root(self) -> Any:
+        return command_tree()
+
+    @property
+    def name(self) -> str:
+        """Which command was meant, e.g. `models pull`; `specllm` where there is none of that name."""
+        words, command = [], self.root
+        for argument in self.arguments:
+            if argument.startswith("-"):  # options before a command's name are flags
+                continue
+            command = getattr(command, "commands", {}).get(argument)
+            if command is None:
+                break
+            words.append(argument)
+        return " ".join(words) or PROGRAM
+
+    def run(self) -> int:
+        """Runs the command; the exit code. Whatever failed has been told, but for a reader that went away."""
+        try:
+            self._invoke()
+        except typer.Exit as done:
+            return done.exit_code
+        except Interrupted as error:  # everything up to there has been printed
+            return error.exit_code
+        except (KeyboardInterrupt, typer.Abort):
+            return self.fail(Interrupted("interrupted"))
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                print(error)
+                return 0
+            return self.fail(_expected(error) or error)
+        return 0
+
+    def _invoke(self) -> None:
+        if COMPLETION in os.environ:  # the shell asks, and does not run anything
+            self.root.main(self.arguments, prog_name=PROGRAM)
+        # Not by main() otherwise: it turns Ctrl-C and a closed pipe into exits of its own.
+        with self.root.make_context(PROGRAM, list(self.arguments)) as context:
+            self.root.invoke(context)
+
+    def fail(self, error: BaseException) -> int:
+        """Says what went wrong on stderr and, with --json, in the document on stdout; the exit code."""
+        if isinstance(error, SpecllmError):
+            message, hint, code = error.message, error.hint, error.exit_code
+        else:
+            message, code = f"a bug in specllm: {type(error).__name__}: {error}", BUG
+            hint = "report the traceback above" if self.is_debug else "run again with --debug and report the traceback"
+        if self.wants_json and not isinstance(error, AnswerIsNo):  # a "no" is in the document already
+            with contextlib.suppress(OSError):
+                envelope.emit_error(self.name, type(error).__name__, message, hint)
+        with contextlib.suppress(OSError):
+            if self.is_debug:
+                import traceback
+
+                traceback.print_exception(error)
+            print(f"error: {message}", file=sys.stderr)
+            if hint:
+                print(f"hint: {hint}", file=sys.stderr)
+        return code
+
+
+def _expected(error: Exception) -> SpecllmError | None:
+    """The failure a foreign exception stands for; None where only a bug can raise it."""
+    if hasattr(error, "format_message"):  # a usage error of typer, whose classes differ between its versions
+        context = getattr(error, "ctx", None)
+        message = error.format_message().rstrip(".") or "bad arguments"
+        path = context.command_path if context else PROGRAM
+        return ConfigError(message[:1].lower() + message[1:], f"see `{path} --help`")
+    if isinstance(error, MemoryError):
+        return OutOfMemory("out of memory", "use a smaller model or a smaller --ctx")
+    if isinstance(error, OSError) and error.errno is not None:
+        if error.filename is None:  # nothing but standard output is written here without a name
+            return _lost_output(error)
+        return StorageError(f"{error.filename}: {error.strerror}", "check that it is there, its permissions and free space")
+    return None
+
+
+def _lost_output(error: OSError) -> StorageError:
+    return StorageError(f"cannot write the output: {error.strerror}", "send it to a place with free space")
+
+
+def run(arguments: list[str] | None = None) -> NoReturn:
     """The console entry point: always ends in SystemExit with a code of design section "exit codes"."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a pipe in cp1252 must not end a generation at its first emoji
+    _open_standard_streams()
+    envelope.forget()
+    termination = treat_sigterm_as_ctrl_c()
+    invocation = Invocation(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _run(arguments)
+        code = invocation.run()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader (`| head`) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except KeyboardInterrupt:  # a second one, while the first was dealt with
+        code = Interrupted.exit_code
+    except OSError as error:
+        code = invocation.fail(_lost_output(error))
+    _discard_lost_output()
+    if termination:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)  # so that the parent sees what ended it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to tell about
     sys.exit(code)
 
 
-def _run(arguments: list[str]) -> int:
-    is_debug = "--debug" in arguments
-    try:
-        code = app(arguments, prog_name="specllm", standalone_mode=False)
-        if code == INTERRUPTED:  # typer's word for a KeyboardInterrupt that came through
-            return _fail(arguments, Interrupted("interrupted"), INTERRUPTED)
-        return code if isinstance(code, int) else 0
-    except Interrupted as error:  # everything up to there has been printed
-        return error.exit_code
-    except AnswerIsNo as error:  # the document has been printed
-        return _fail(arguments, error, error.exit_code, hint=error.hint, is_printed=True)
-    except SpecllmError as error:
-        if is_debug:
-            raise
-        return _fail(arguments, error, error.exit_code, hint=error.hint)
-    except typer.TyperException as error:
-        return _usage_error(arguments, error)
-    except typer.Abort:
-        return _fail(arguments, Interrupted("interrupted"), INTERRUPTED)
-    except (BrokenPipeError, SystemExit):
-        raise
-    except MemoryError as error:
-        return _fail(arguments, error, 1, message="out of memory", hint="use a smaller model or a smaller --ctx")
-    except Exception as error:
-        if is_debug:
-            raise
-        message = f"a bug in specllm: {type(error).__name__}: {error}"
-        return _fail(arguments, error, BUG, message=message, hint="run again with --debug and report the traceback")
+def _open_standard_streams() -> None:
+    """stdin, stdout and stderr exist and never fail for an encoding: a cp1252 pipe must not end an answer at an emoji."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed by `<&-`: else the next file opened would become it
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
-def _usage_error(arguments: list[str], error: typer.TyperException) -> int:
-    context: Any = getattr(error, "ctx", None)
-    if type(error).__name__ == "NoArgsIsHelpError":
-        print(error.format_message())
-        return 0
-    path = context.command_path if context else "specllm"
-    return _fail(arguments, error, 2, message=_sentence(error.format_message()), hint=f"see `{path} --help`")
-
-
-def _sentence(message: str) -> str:
-    return message[:1].lower() + message[1:].rstrip(".") if message else "bad arguments"
-
-
-def _fail(
-    arguments: list[str],
-    error: BaseException,
-    code: int,
-    *,
-    message: str = "",
-    hint: str = "",
-    is_printed: bool = False,
-) -> int:
-    """Says what went wrong on stderr and, with --json, in the document on stdout."""
-    message = message or str(error)
-    if "--json" in arguments and not is_printed:
-        command = " ".join(word for word in arguments[:2] if word.isidentifier()) or "specllm"
-        envelope.emit_error(command, type(error).__name__, message, hint)
-    print(f"error: {message}", file=sys.stderr)
-    if hint:
-        print(f"hint: {hint}", file=sys.stderr)
-    return code
+def _discard_lost_output() -> None:
+    """What could not be written is dropped: at exit Python would try again, and complain."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

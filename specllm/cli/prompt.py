@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from specllm.errors import ConfigError
 
 STDIN = "-"
+MAX_BYTES = 64 * 2**20  # more than any context holds; a wrong file or an endless device should not fill the memory
+
+_WIDE_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 def read_prompt(words: Sequence[str], file: Path | None) -> str:
     """The words, then the file, then what is piped in (`-`, or any pipe on stdin), with empty lines between them."""
-    parts = [" ".join(word for word in words if word != STDIN)]
+    parts = [_checked(" ".join(word for word in words if word != STDIN))]
     if file is not None and str(file) != STDIN:
-        parts.append(_decoded(_read_file(file), str(file)))
+        parts.append(_read_file(file))
     if STDIN in words or str(file) == STDIN or _is_piped():
-        parts.append(_decoded(sys.stdin.buffer.read(), "the piped text"))
+        parts.append(_read_stdin())
     prompt = "\n\n".join(part for part in parts if part.strip())
     if not prompt:
         raise ConfigError("there is no prompt", 'give one: specllm generate "...", --prompt-file FILE, or pipe it in')
@@ -35,15 +40,39 @@ def _is_piped() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
-def _read_file(path: Path) -> bytes:
+def _checked(text: str) -> str:
+    """The arguments as they are; bytes that are no text arrive as lone surrogates."""
     try:
-        return path.read_bytes()
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError("the prompt is not UTF-8", "put it into a file and convert that: iconv -t utf-8") from None
+    return text
+
+
+def _read_file(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return _decoded(file, str(path))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", "check --prompt-file") from None
 
 
-def _decoded(data: bytes, name: str) -> str:
+def _read_stdin() -> str:
+    try:
+        return _decoded(sys.stdin.buffer, "the piped text")
+    except OSError as error:
+        raise ConfigError(f"cannot read stdin: {error.strerror}", "use --prompt-file") from None
+
+
+def _decoded(file: BinaryIO, name: str) -> str:
+    """The file's text as it is, without a byte order mark."""
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{name} is longer than {MAX_BYTES >> 20} MiB", "no context holds that: give a part of it")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{name} is not UTF-8 (byte {error.start})", "convert it: iconv -f latin1 -t utf-8") from None
+        encoding = _WIDE_MARKS.get(data[:2], "latin1")
+        raise ConfigError(
+            f"{name} is not UTF-8 (byte {error.start})", f"convert it: iconv -f {encoding} -t utf-8"
+        ) from None

@@ -16,7 +16,7 @@ from specllm.decoding.protocols import Round
 # noticed by a CUSUM test (Page 1954) within a few rounds, and the counts then start over from where it began.
 MEMORY = 300.0  # observations remembered
 PRIOR_WEIGHT = 3.0  # observations that a prior counts for
-_ALARM = 7.0  # nats of evidence for a change: by luck alone once in e^7 = 1,100 observations at worst
+_ALARM = 8.0  # nats of evidence for a change: by luck alone once in e^8 = 3,000 observations at worst
 _EDGE = 0.02  # chances nearer to 0 or 1 are not told apart
 
 

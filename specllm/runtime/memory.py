@@ -81,7 +81,6 @@ class Snapshot:
             self._save(n_past)
         elif not n_past:
             self._saved = None
-            self._saved_at = 0
         self._tokens += tokens
 
     def to(self, n_past: int) -> None:
@@ -91,7 +90,8 @@ class Snapshot:
             if not done:
                 raise BackendError("llama.cpp could not restore a state snapshot", "use --drafter none for this model")
             start = self._saved_at
-        else:  # further back than the last snapshot: from the beginning
+        else:  # further back than the last snapshot, which is of another text from here on: from the beginning
+            self._saved = None
             llama_cpp.llama_memory_clear(self._memory, True)
             start = 0
         if kept[start:]:
@@ -100,10 +100,12 @@ class Snapshot:
 
     def _save(self, n_past: int) -> None:
         size = llama_cpp.llama_state_seq_get_size_ext(self._context, SEQUENCE, 0)
-        if self._saved is None or len(self._saved) != size:
-            self._saved = (ctypes.c_uint8 * size)()
-        written = llama_cpp.llama_state_seq_get_data_ext(self._context, self._saved, size, SEQUENCE, 0)
+        # Ctrl-C may arrive while the state is copied: until position and content agree there is no snapshot.
+        buffer, self._saved = self._saved, None
+        if buffer is None or len(buffer) != size:
+            buffer = (ctypes.c_uint8 * size)()
+        written = llama_cpp.llama_state_seq_get_data_ext(self._context, buffer, size, SEQUENCE, 0)
         if written != size:
-            self._saved = None
             raise BackendError(f"llama.cpp saved {written} of {size} bytes of state", "use --drafter none for this model")
         self._saved_at = n_past
+        self._saved = buffer

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from collections.abc import Iterable
 from typing import TextIO
+
+from rich.cells import cell_len
 
 # Control characters and bidirectional overrides change what a terminal does or how a line reads; models and prompts
 # come from strangers. Newline and tab are text. The rest is drawn as a Unicode control picture or as <U+XXXX>.
@@ -26,6 +30,23 @@ def is_terminal(stream: TextIO) -> bool:
 def has_colour(stream: TextIO) -> bool:
     """Colour only on a terminal, and never with NO_COLOR set (https://no-color.org)."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+def joined(parts: Iterable[str], stream: TextIO) -> str:
+    """The parts on one line; on a terminal without the last ones if they do not fit, most important first.
+
+    Between them is a dot where the stream's encoding has one.
+    """
+    left = list(parts)
+    try:
+        " · ".encode(stream.encoding or "ascii")
+        separator = " · "
+    except (UnicodeEncodeError, LookupError):
+        separator = " | "
+    columns = shutil.get_terminal_size().columns if stream.isatty() else None
+    while columns and len(left) > 1 and cell_len(separator.join(left)) > columns:
+        left.pop()
+    return separator.join(left)
 
 
 def write_note(message: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from types import TracebackType
 from typing import Protocol
 
 from rich import box
@@ -11,12 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from specllm.decoding.metrics import Metrics
-from specllm.ui.console import harmless, has_colour, is_terminal
+from specllm.ui.console import harmless, has_colour, joined
 from specllm.ui.status import StatusLine
 
 _COLOURS = {"model": "\x1b[32m", "lookup": "\x1b[36m", "reference": "\x1b[35m", "grammar": "\x1b[33m"}
 _OTHER_SOURCE = "\x1b[34m"
 _RESET = "\x1b[0m"
+_MAX_POSITIONS = 16  # of the acceptance by position, in the table; --json has all
 
 
 class Chunk(Protocol):
@@ -36,94 +38,144 @@ class Answer(Protocol):
     def draft_length(self) -> int: ...
     @property
     def source(self) -> str: ...
+    @property
+    def finish_reason(self) -> str | None: ...
     def interrupt(self) -> None: ...
 
 
-def stream(answer: Answer, *, has_status: bool, colours_accepted: bool) -> None:
-    """Prints the answer to stdout as it comes, with the status line on stderr meanwhile; Ctrl-C ends it early."""
-    is_coloured = colours_accepted and has_colour(sys.stdout)
-    ends_with_newline = True
-    with StatusLine(is_wanted=has_status) as status:
+class AnswerView:
+    """The screen while an answer is made: text on stdout, the status line on stderr, inside `with`.
+
+    Without `has_text` only the status is drawn. Ctrl-C while streaming ends the answer early.
+    """
+
+    def __init__(self, *, has_text: bool = True, has_status: bool = True, colours_accepted: bool = False) -> None:
+        self._has_text = has_text
+        self._has_status = has_status
+        self._is_coloured = colours_accepted and has_text and has_colour(sys.stdout)
+        self._is_visible = has_text and sys.stdout.isatty()
+        self._line = StatusLine(is_wanted=has_status)
+
+    def __enter__(self) -> AnswerView:
+        self._line.__enter__()
+        self._line.show(" loading the model", is_urgent=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._line.__exit__(kind, error, tb)
+
+    def stream(self, answer: Answer) -> None:
+        """Draws the answer as it comes; the cursor ends in the first column."""
+        ends_with_newline = True
         try:
+            self._line.show(status_line(answer), is_urgent=True)
             for chunks in answer:
-                for chunk in chunks:
-                    ends_with_newline = chunk.text.endswith("\n")
-                    sys.stdout.write(_drawn(chunk, is_coloured))
-                sys.stdout.flush()
-                status.show(status_line(answer))
+                if self._has_text and chunks:
+                    self._line.write("".join(map(self._drawn, chunks)))
+                    ends_with_newline = chunks[-1].text.endswith("\n")
+                self._line.show(status_line(answer))
         except KeyboardInterrupt:
             answer.interrupt()
-    if not ends_with_newline and is_terminal(sys.stdout):
-        print(flush=True)
+        if self._is_visible and not ends_with_newline:
+            self._line.write("\n")
+
+    def close(self, answer: Answer, *, has_table: bool = False) -> None:
+        """Says on stderr how it went: the stats line, what the colours mean, and the table of all figures if wanted."""
+        if self._has_status and self._has_text:
+            print(stats_line(answer), file=sys.stderr)
+            if self._is_coloured and (legend := colour_legend(answer.metrics)):
+                print(legend, file=sys.stderr)
+        if has_table:
+            print_stats_table(answer)
+
+    def _drawn(self, chunk: Chunk) -> str:
+        text = harmless(chunk.text) if self._is_visible else chunk.text
+        return _coloured(text, chunk.source) if self._is_coloured and chunk.source != "target" else text
 
 
-def _drawn(chunk: Chunk, is_coloured: bool) -> str:
-    text = harmless(chunk.text) if sys.stdout.isatty() else chunk.text
-    if not is_coloured or chunk.source == "target":
-        return text
-    return f"{_COLOURS.get(chunk.source, _OTHER_SOURCE)}{text}{_RESET}"
+def _coloured(text: str, source: str) -> str:
+    return f"{_COLOURS.get(source, _OTHER_SOURCE)}{text}{_RESET}"
 
 
 def status_line(answer: Answer) -> str:
     """The figures so far, on one line."""
     metrics = answer.metrics
     if not metrics.n_rounds:
-        return f" reading the prompt, {metrics.n_prompt:,} tokens · {metrics.prefill_s:.1f} s"
-    return " " + " · ".join(figures(metrics, answer.draft_length, answer.source))
+        seconds = f", {metrics.prefill_s:.1f} s" if metrics.prefill_s else ""
+        return f" reading the prompt, {metrics.n_prompt:,} tokens{seconds}"
+    return " " + joined([f"{metrics.n_committed} tokens", *_figures(answer)], sys.stderr)
 
 
-def figures(metrics: Metrics, draft_length: int, source: str) -> Iterable[str]:
+def stats_line(answer: Answer) -> str:
+    """The one line printed at the end; 80 columns hold it whole unless something is out of the ordinary."""
+    metrics = answer.metrics
+    tokens = f"{metrics.n_committed} tokens"
+    if answer.finish_reason == "interrupted":
+        if not metrics.n_rounds:
+            return f"interrupted while reading the prompt, {metrics.n_prompt:,} tokens"
+        tokens = f"interrupted after {tokens}"
+    elif answer.finish_reason == "length":
+        tokens = f"{tokens}, cut"
+    ttft = [f"TTFT {metrics.ttft_s:.2f} s"] if metrics.ttft_s is not None else []
+    return joined([tokens, *_figures(answer), *ttft], sys.stderr)
+
+
+def _figures(answer: Answer) -> Iterator[str]:
     """The short forms that the status line and the stats line share."""
-    yield f"{metrics.n_committed} tokens"
+    metrics = answer.metrics
     if (speed := metrics.decode_tok_per_s) is not None:
-        yield f"{speed:.1f} tok/s"
-    if draft_length:
-        rate = metrics.acceptance_rate
-        yield f"accepted {metrics.n_accepted}/{metrics.n_drafted}" + (f" ({rate:.0%})" if rate is not None else "")
-        yield f"{metrics.tokens_per_forward or 0:.2f} tokens/forward"
-        yield f"{source} k={draft_length}"
-    else:
+        yield f"{speed:.0f} tok/s" if speed >= 100 else f"{speed:.1f} tok/s"
+    if not answer.draft_length:
         yield "plain decoding"
+    elif metrics.acceptance_rate is None:
+        yield f"{answer.source} drafted nothing"
+    else:
+        yield f"{answer.source} {metrics.acceptance_rate:.0%} accepted"
+        yield f"{metrics.tokens_per_forward or 0:.2f} tok/forward"
 
 
-def stats_line(metrics: Metrics, draft_length: int, source: str, finish_reason: str | None) -> str:
-    """The one line printed at the end."""
-    parts = [*figures(metrics, draft_length, source)]
-    if metrics.ttft_s is not None:
-        parts.append(f"first token {metrics.ttft_s:.2f} s")
-    if finish_reason not in (None, "stop"):
-        parts.append(str(finish_reason))
-    return " · ".join(parts)
+def colour_legend(metrics: Metrics) -> str:
+    """What the colours of the text mean; empty where nothing was accepted."""
+    accepted = sorted((source, n) for source, n in metrics.accepted_by_source.items() if n)
+    if not accepted:
+        return ""
+    parts = [_coloured(f"{n} tokens accepted from {source}", source) for source, n in accepted]
+    return f"colours: {', '.join(parts)}, {metrics.n_committed - metrics.n_accepted} the target's own"
 
 
-def print_stats_table(metrics: Metrics) -> None:
+def print_stats_table(answer: Answer) -> None:
     """All figures, on stderr."""
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    for name, value in stats_rows(metrics):
+    for name, value in stats_rows(answer.metrics):
         table.add_row(name, value)
     Console(file=sys.stderr, highlight=False).print(table)
 
 
-def stats_rows(metrics: Metrics) -> Iterable[tuple[str, str]]:
-    def number(value: float | None, form: str, unit: str = "") -> str:
-        return "–" if value is None else f"{value:{form}}{unit}"
-
-    yield "prompt", f"{metrics.n_prompt} tokens, {metrics.n_reused} reused"
-    yield "prefill", f"{metrics.prefill_s:.2f} s, {number(metrics.prefill_tok_per_s, '.1f', ' tok/s')}"
-    yield "first token (TTFT)", number(metrics.ttft_s, ".2f", " s")
-    yield "decode speed", number(metrics.decode_tok_per_s, ".1f", " tok/s")
+def stats_rows(metrics: Metrics) -> Iterator[tuple[str, str]]:
+    """Every figure by its name; those about drafts only where something was drafted."""
+    reused = f", {metrics.n_reused} of them reused" if metrics.n_reused else ""
+    yield "prompt", f"{metrics.n_prompt} tokens{reused}"
+    yield "prefill", f"{metrics.prefill_s:.2f} s, {_number(metrics.prefill_tok_per_s, '.1f')} tok/s"
+    yield "first token (TTFT)", f"{_number(metrics.ttft_s, '.2f')} s"
+    yield "decode speed", f"{_number(metrics.decode_tok_per_s, '.1f')} tok/s, {_number(metrics.tpot_s, '.4f')} s per token"
     yield "committed", f"{metrics.n_committed} tokens in {metrics.n_rounds} forwards"
-    yield "tokens per forward", number(metrics.tokens_per_forward, ".2f")
-    yield "drafted / accepted", f"{metrics.n_drafted} / {metrics.n_accepted}"
-    yield "acceptance rate", number(metrics.acceptance_rate, ".1%")
-    positions = " ".join(f"{share:.0%}" for share in metrics.acceptance_by_position[:16])
-    yield "acceptance by position", positions or "–"
-    yield "mean accepted draft", number(metrics.mean_accepted_draft, ".2f", " tokens")
-    yield "zero-accept share", number(metrics.zero_accept_share, ".1%")
-    total = metrics.decode_s or 1.0
-    yield (
-        "time split",
-        f"draft {metrics.draft_s / total:.0%}, verify {metrics.verify_s / total:.0%}, rest {metrics.rest_s / total:.1%}",
-    )
+    yield "tokens per forward", f"{_number(metrics.tokens_per_forward, '.2f')} (plain decoding: 1.00)"
+    if metrics.n_drafted:
+        yield "drafted", f"{metrics.n_drafted} tokens in {metrics.n_drafting_rounds} of {metrics.n_rounds} rounds"
+        by_source = [f"{n} from {source}" for source, n in metrics.accepted_by_source.items() if n]
+        yield "accepted", f"{metrics.n_accepted} tokens" + (f": {', '.join(by_source)}" if len(by_source) > 1 else "")
+        yield "acceptance rate", f"{_number(metrics.acceptance_rate, '.1%')} of the drafted"
+        positions = [f"{share:.0%}" for share in metrics.acceptance_by_position]
+        more = " .." if len(positions) > _MAX_POSITIONS else ""
+        yield "acceptance by position", " ".join(positions[:_MAX_POSITIONS]) + more
+        yield "mean accepted draft length", f"{_number(metrics.mean_accepted_draft, '.2f')} tokens"
+        yield "zero-accept share", f"{_number(metrics.zero_accept_share, '.1%')} of the drafts"
+    if total := metrics.decode_s:
+        draft, verify, rest = (part / total for part in (metrics.draft_s, metrics.verify_s, metrics.rest_s))
+        yield "time", f"drafting {draft:.1%}, verifying {verify:.1%}, rest {rest:.1%}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "?" if value is None else format(value, form)

@@ -3,20 +3,32 @@
 The rows above it become the scroll region (DECSTBM), as package managers do it for their progress bar: text scrolls there
 by itself and the status is drawn outside with the cursor saved and restored. Where stdout goes elsewhere, nothing scrolls
 and the line is simply rewritten in place.
+
+Every change of the screen is one write of its own, so that whatever interrupts leaves whole escape sequences behind.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+import threading
 from time import monotonic
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from rich.cells import set_cell_size
 
 from specllm.ui.console import has_colour, is_terminal
 
 _REDRAW_S = 0.1  # often enough to read, rare enough to cost nothing
+_MIN_ROWS = 4  # a smaller window has no row to spare
+
+_SAVE, _RESTORE = "\x1b7", "\x1b8"  # cursor and its colours (DECSC, DECRC)
+_DOWN = "\x1bD"  # one row down in the same column, scrolling at the end (IND); a newline would return to the first column
+_UP = "\x1b[A"
+_WHOLE_SCREEN_SCROLLS = "\x1b[r"
+_ERASE_LINE, _ERASE_BELOW = "\x1b[2K", "\x1b[J"
 
 
 class StatusLine:
@@ -24,18 +36,27 @@ class StatusLine:
 
     def __init__(self, *, is_wanted: bool = True) -> None:
         self._is_on = is_wanted and is_terminal(sys.stderr)
-        self._shares_terminal = is_terminal(sys.stdout)
-        self._size: os.terminal_size | None = None
+        self._shares_terminal = self._is_on and is_terminal(sys.stdout)
+        self._size: os.terminal_size | None = None  # of the window whose last row is reserved (or, alone, was written to)
         self._drawn_at = 0.0
+        self._watches_suspend = False
 
     def __enter__(self) -> StatusLine:
+        self._watch_suspend()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._size:
-            # Whole screen scrolls again; the cursor is where the text ended, the last row is free.
-            self._write(f"\x1b7\x1b[r\x1b[{self._size.lines};1H\x1b[2K\x1b8" if self._shares_terminal else "\r\x1b[2K")
-            self._size = None
+        self._is_on = False
+        self._release(_window())
+        if self._watches_suspend:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+
+    def write(self, text: str) -> None:
+        """Puts text on stdout, above the line."""
+        if self._shares_terminal and self._size:
+            self._follow_window()
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
     def show(self, text: str, *, is_urgent: bool = False) -> None:
         """Draws `text`, cut to the terminal's width; drops it where the last one is younger than a tenth of a second."""
@@ -43,30 +64,64 @@ class StatusLine:
         if not self._is_on or (now - self._drawn_at < _REDRAW_S and not is_urgent):
             return
         self._drawn_at = now
-        try:
-            size = os.get_terminal_size(sys.stderr.fileno())
-        except OSError:
+        self._follow_window()
+        if self._size is None:
             return
-        if size.lines < 4:
-            return
-        line = set_cell_size(text, size.columns - 1)
+        line = set_cell_size(text, self._size.columns - 1)
         if has_colour(sys.stderr):
             line = f"\x1b[2m{line}\x1b[0m"
-        if not self._shares_terminal:
-            self._size = size
-            self._write(f"\r\x1b[2K{line}")
+        if self._shares_terminal:
+            _draw(f"{_SAVE}\x1b[{self._size.lines};1H{_ERASE_LINE}{line}{_RESTORE}")
+        else:
+            _draw(f"\r{_ERASE_LINE}{line}")
+
+    def _follow_window(self) -> None:
+        """The last row is reserved, whatever became of the window's size; not where it is too small."""
+        size = _window()
+        if size == self._size:
             return
-        sys.stdout.flush()
-        if size != self._size:
-            self._reserve(size)
-        self._write(f"\x1b7\x1b[{size.lines};1H\x1b[2K{line}\x1b8")
-
-    def _reserve(self, size: os.terminal_size) -> None:
-        """Takes the last row out of the scroll region, with the cursor in the same place of the text."""
+        self._release(size)
+        if size is None or size.lines < _MIN_ROWS:
+            return
+        if self._shares_terminal:
+            _draw(f"{_DOWN}{_UP}{_SAVE}\x1b[1;{size.lines - 1}r{_RESTORE}")  # setting the region moves the cursor
         self._size = size
-        # A newline makes room where the cursor stands on the last row; setting the region moves it home, hence 7/8.
-        self._write(f"\n\x1b7\x1b[1;{size.lines - 1}r\x1b8\x1b[1A")
 
-    def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+    def _release(self, size: os.terminal_size | None) -> None:
+        """The whole screen scrolls again, the line is gone, the cursor is where the text ended. `size` is that of now."""
+        if self._size is None:
+            return
+        if not self._shares_terminal:
+            _draw(f"\r{_ERASE_LINE}")
+        elif size == self._size:
+            _draw(f"{_SAVE}{_WHOLE_SCREEN_SCROLLS}\x1b[{size.lines};1H{_ERASE_LINE}{_RESTORE}")
+        else:  # a resized terminal moved its rows: the old line is somewhere below the text
+            _draw(f"{_SAVE}{_WHOLE_SCREEN_SCROLLS}{_RESTORE}{_ERASE_BELOW}")
+        self._size = None
+
+    def _watch_suspend(self) -> None:
+        """Ctrl-Z gives the shell a whole screen; the line comes back with the next text."""
+        if not self._shares_terminal or not hasattr(signal, "SIGTSTP"):
+            return
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+            signal.signal(signal.SIGTSTP, self._suspend)
+            self._watches_suspend = True
+
+    def _suspend(self, signum: int, frame: FrameType | None) -> None:
+        self._release(_window())
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)  # stops here until somebody continues the process
+        signal.signal(signal.SIGTSTP, self._suspend)
+
+
+def _window() -> os.terminal_size | None:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno())
+    except OSError:
+        return None
+
+
+def _draw(text: str) -> None:
+    """Straight to the terminal: a signal handler may come in the middle of a buffered write."""
+    with contextlib.suppress(OSError):  # a terminal that is gone needs no status
+        os.write(sys.stderr.fileno(), text.encode(sys.stderr.encoding or "ascii", errors="replace"))
