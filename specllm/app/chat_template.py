@@ -51,15 +51,18 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt text that asks the assistant for its next message.
 
-        A template that knows no system role gets the system text in front of the first user message.
+        A template that knows no system role, or drops it without a word, gets the system text in front of the first user
+        message.
         """
-        try:
+        if len(messages) < 2 or messages[0].role != "system":
             return self._render(messages)
+        system, user, *rest = messages
+        merged = [Message(user.role, f"{system.content}\n\n{user.content}"), *rest]
+        try:
+            text = self._render(messages)
         except ConfigError:
-            if not messages or messages[0].role != "system" or len(messages) < 2:
-                raise
-            system, user, *rest = messages
-            return self._render([Message(user.role, f"{system.content}\n\n{user.content}"), *rest])
+            return self._render(merged)
+        return text if system.content.strip() in text else self._render(merged)
 
     def _render(self, messages: Sequence[Message]) -> str:
         items = [{"role": message.role, "content": message.content} for message in messages]

@@ -8,16 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from specllm.app.chat_template import ChatTemplate, Message
 from specllm.app.generation import FinishReason, Generation, traced
 from specllm.app.host import describe_build
 from specllm.app.loading import Loader
 from specllm.app.models import LocatedModel, locate_pair
+from specllm.app.prompt import tokenize_prompt
 from specllm.app.text import Chunk
 from specllm.app.trace import TraceWriter
 from specllm.config import DEFAULT_DRAFT_LENGTH, ContextConfig, DraftConfig, GenerateConfig, GpuLayers, SamplingConfig
 from specllm.decoding.metrics import Metrics
-from specllm.decoding.protocols import Token
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import ConfigError
 from specllm.models.store import recorded_digest, size_on_disk
@@ -205,21 +204,3 @@ def check_biases(sampling: SamplingConfig, vocab: Vocab) -> None:
         if token >= vocab.n_tokens:
             raise ConfigError(f"logit bias for token {token}: the model has {vocab.n_tokens:,} tokens",
                               f"use a token from 0 to {vocab.n_tokens - 1}")  # fmt: skip
-
-
-def tokenize_prompt(weights: Weights, prompt: str, config: GenerateConfig) -> list[Token]:
-    """The prompt as the model wants it: through the file's chat template, or as it is where `is_raw` or it has none."""
-    vocab, source = weights.vocab, weights.chat_template
-    if config.is_raw or source is None:
-        if config.system:
-            raise ConfigError(
-                "there is no chat template to put --system into",
-                "leave out --raw" if source else f"{weights.path.name} has none: put the text into the prompt",
-            )
-        return vocab.tokenize(prompt, adds_special=True, parses_special=True)
-    bos = vocab.text(vocab.bos) if vocab.bos >= 0 else ""
-    eos = vocab.text(vocab.eos) if vocab.eos >= 0 else ""
-    messages = [Message("system", config.system)] if config.system is not None else []
-    text = ChatTemplate(source, bos=bos, eos=eos).render([*messages, Message("user", prompt)])
-    has_bos = bool(bos) and text.startswith(bos)
-    return vocab.tokenize(text, adds_special=not has_bos, parses_special=True)

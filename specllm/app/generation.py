@@ -47,12 +47,14 @@ class Session:
     def reuse(self, prompt: Sequence[Token]) -> int:
         """Makes `prompt` the context, keeping the cached tokens they share; returns how many those are."""
         n_shared = 0
-        for ours, theirs in zip(self.context[: self.target.n_past], prompt[:-1], strict=False):
+        # Not its last token: that is never fed, and after Ctrl-C a rejected draft may still lie in its place.
+        for ours, theirs in zip(self.context[:-1][: self.target.n_past], prompt[:-1], strict=False):
             if ours != theirs:
                 break
             n_shared += 1
-        self.context = list(prompt)
+        self.context = list(prompt[:n_shared])  # Ctrl-C in the rollback: no more is known to be cached than this
         self.target.rollback(n_shared)
+        self.context = list(prompt)
         return n_shared
 
     def close(self) -> None:

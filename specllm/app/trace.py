@@ -20,7 +20,9 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}", "choose another file, or free some space") from error
+        raise StorageError(
+            f"cannot write {path}: {error.strerror}", "choose another file, or free some space"
+        ) from error
 
 
 class TraceWriter:
@@ -75,7 +77,11 @@ class TraceWriter:
             "reason": round.reason,
         }
         if not self._n_rounds:
-            line["prompt"] = {"n_prompt": metrics.n_prompt, "n_reused": metrics.n_reused, "prefill_s": metrics.prefill_s}
+            line["prompt"] = {
+                "n_prompt": metrics.n_prompt,
+                "n_reused": metrics.n_reused,
+                "prefill_s": metrics.prefill_s,
+            }
         self._n_rounds += 1
         self._is_spoiled = True
         with storage_errors(self._path):

@@ -17,7 +17,8 @@ from specllm.errors import Interrupted
 def generate(
     *,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="PROMPT", help="The prompt; - stands for what is piped in, which follows it.")
+        list[str] | None,
+        typer.Argument(metavar="PROMPT", help="The prompt; - stands for what is piped in, which follows it."),
     ] = None,
     prompt_file: Annotated[
         Path | None,
@@ -43,9 +44,12 @@ def generate(
         prompt=prompt, target=models.model, draft_model=models.draft_model, sampling=chosen, context=context,
         draft_gpu_layers=draft_layers, draft=draft, generate=config,
     )  # fmt: skip
-    with AnswerView(
-        has_text=not output.as_json, has_status=not output.quiet, colours_accepted=output.color_accepted
-    ) as view, app.answer(wanted) as answer:
+    with (
+        AnswerView(
+            has_text=not output.as_json, has_status=not output.quiet, colours_accepted=output.color_accepted
+        ) as view,
+        app.answer(wanted) as answer,
+    ):
         view.stream(answer)
     if output.as_json:
         envelope.emit(

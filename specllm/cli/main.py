@@ -178,7 +178,9 @@ def _expected(error: Exception) -> SpecllmError | None:
     if isinstance(error, OSError) and error.errno is not None:
         if error.filename is None:  # nothing but standard output is written here without a name
             return _lost_output(error)
-        return StorageError(f"{error.filename}: {error.strerror}", "check that it is there, its permissions and free space")
+        return StorageError(
+            f"{error.filename}: {error.strerror}", "check that it is there, its permissions and free space"
+        )
     return None
 
 

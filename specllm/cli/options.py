@@ -83,16 +83,15 @@ _machine = functools.partial(typer.Option, rich_help_panel="Machine")
 _output = functools.partial(typer.Option, rich_help_panel="Output")
 
 
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestOptions:
     """What is asked beside the prompt."""
 
     system: Annotated[str | None, _request("--system", "-s", metavar="TEXT", help="System message.")] = None
     raw: Annotated[bool, _request("--raw", help="No chat template: continue the prompt as it is.")] = False
-    max_tokens: Annotated[
-        int, _request("--max-tokens", "-n", metavar="N", help="Most tokens to generate.")
-    ] = GenerateConfig().max_tokens
+    max_tokens: Annotated[int, _request("--max-tokens", "-n", metavar="N", help="Most tokens to generate.")] = (
+        GenerateConfig().max_tokens
+    )
     stop: Annotated[
         list[str] | None, _request("--stop", metavar="TEXT", help="End before this text; may be repeated.")
     ] = None
@@ -138,9 +137,9 @@ class DraftOptions:
     confidence: Annotated[
         float, _drafting("--confidence", metavar="P", help="The draft model stops below this probability.")
     ] = DraftConfig().confidence_floor
-    min_match: Annotated[
-        int, _drafting("--min-match", metavar="N", help="Lookup needs so many repeated tokens.")
-    ] = DraftConfig().lookup_min_match
+    min_match: Annotated[int, _drafting("--min-match", metavar="N", help="Lookup needs so many repeated tokens.")] = (
+        DraftConfig().lookup_min_match
+    )
     draft_ctx: Annotated[
         int,
         _drafting("--draft-ctx", metavar="N", callback=_at_most("draft context", MAX_CTX),
@@ -159,7 +158,9 @@ class SamplingOptions:
     """How a token is picked; what is not set comes from the model's entry, then from llama.cpp's defaults."""
 
     temperature: Annotated[float | None, _sampling("--temperature", "-t", metavar="T", help="0 is greedy.")] = None
-    top_k: Annotated[int | None, _sampling("--top-k", metavar="N", help="Keep the N likeliest tokens; 0 is off.")] = None
+    top_k: Annotated[int | None, _sampling("--top-k", metavar="N", help="Keep the N likeliest tokens; 0 is off.")] = (
+        None
+    )
     top_p: Annotated[
         float | None, _sampling("--top-p", metavar="P", help="Keep the likeliest tokens up to this mass; 1 is off.")
     ] = None

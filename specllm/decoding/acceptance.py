@@ -97,3 +97,20 @@ class Acceptance:
         for i in range(n_accepted + round.is_rejected):
             self.by_class.setdefault(evidence[i], Chance()).add(i < n_accepted)
             self.pooled.add(i < n_accepted)
+
+    def counts(self) -> dict[str, list[float]]:
+        """What was counted, for `restore`: [accepted, judged] by class, and over all under `pooled`."""
+        known = {str(evidence): chance for evidence, chance in self.by_class.items()} | {"pooled": self.pooled}
+        return {name: [round(chance.accepted, 3), round(chance.judged, 3)] for name, chance in known.items()}
+
+    def restore(self, counts: Mapping[str, Sequence[float]], *, weight: float, most: float) -> None:
+        """Starts from earlier counts times `weight`, each at most `most` observations. Raises ValueError for nonsense."""
+        for name, (accepted, judged) in counts.items():
+            if not 0 <= accepted <= judged < math.inf:
+                raise ValueError(f"{accepted} of {judged} accepted")
+            scale = min(weight, most / judged) if judged else 0.0
+            chance = Chance(accepted * scale, judged * scale)
+            if name == "pooled":
+                self.pooled = chance
+            else:
+                self.by_class[int(name)] = chance

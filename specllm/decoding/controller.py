@@ -1,8 +1,8 @@
 """Which drafter, how many tokens, or none: the choice that promises the most tokens per second on this machine.
 
-    rate(d, k) = (1 + sum over j <= k of prod over i <= j of a_d(i)) / (D_d(k) + V(k + 1) + overhead)
+    rate(d, k) = (1 + sum over j <= k of prod over i <= j of a_d(i)) / (D_d(k) + V(k + 1))
 
-with V measured (`cost`), acceptance a conditional on what a token's draft rests on (`acceptance`), and D what drafting
+with V measured, sampling and rollback included (`cost`), acceptance a conditional on what a token's draft rests on (`acceptance`), and D what drafting
 costs. k = 0 is always among the choices, so what does not pay is not done. Acceptance rate is a diagnosis, never the goal.
 
 Pure: no clock, no model, no randomness. It is told every round and can be simulated by the thousand.
@@ -22,11 +22,13 @@ from specllm.decoding.cost import CostModel, Floats
 from specllm.decoding.protocols import Round
 
 PROBE_SHARE = 0.01  # of the time may be lost to trying what does not seem to pay
-PROBE_SAVINGS = 4.0  # forwards of width 1 that an unspent budget may grow to: a new kind of text must not pay for old luck
+PROBE_SAVINGS = (
+    4.0  # forwards of width 1 that an unspent budget may grow to: a new kind of text must not pay for old luck
+)
 HOPE = 0.95  # the chance of a drafted token that a probe hopes for
 MIN_GAIN = 1.01  # what is switched on must promise this much more than plain decoding: estimates have errors
 _EXPECTED_TOKENS = 64  # an answer's rest is at least this long, or as long as it already is
-_RATE = 0.1  # of the moving averages of overhead and draft cost
+_RATE = 0.1  # of the moving average of the draft cost
 
 Verdict = Literal["drop", "last", "more"]
 
@@ -68,7 +70,6 @@ class Controller:
         self.acceptance = sources  # by drafter name
         self.draft_cost = draft_cost
         self.lengths: dict[str, Counter[int]] = defaultdict(Counter)  # drafted lengths by source, for the summary
-        self._overhead_s = 0.0
         self._budget_s = 0.0  # what probing may lose now
         self._probing = ""
         self._n_committed = 0
@@ -88,7 +89,7 @@ class Controller:
     # ---- options ------------------------------------------------------------------------------------------------
 
     def plain(self) -> Option:
-        return Option(0, 1.0 / (self.cost.seconds(1) + self._overhead_s))
+        return Option(0, 1.0 / self.cost.seconds(1))
 
     def best_prefix(self, source: str, evidence: Sequence[int], *, draft_s: float = 0.0) -> Option:
         """How much of a draft that is already there to verify; `draft_s` is what making one costs."""
@@ -158,8 +159,7 @@ class Controller:
         """Counts a round; `n_pending` context tokens were fed to the draft model in it."""
         seconds = round.draft_s + round.verify_s + round.rest_s
         source, n = round.draft.source, len(round.draft.tokens)
-        self.cost.observe(round.width, round.verify_s)
-        self._overhead_s += _RATE * (round.rest_s - self._overhead_s)
+        self.cost.observe(round.width, round.verify_s + round.rest_s)
         if n and source in self.acceptance:
             self.acceptance[source].observe(round)
             self.lengths[source][n] += 1
@@ -193,7 +193,7 @@ class Controller:
     def _best(self, chances: Floats, draft_s: float) -> Option:
         """The best number of tokens of a draft whose tokens have these chances."""
         tokens = 1.0 + np.cumsum(np.cumprod(chances))
-        rates = tokens / (self.cost.curve[1 : len(chances) + 1] + self._overhead_s + draft_s)
+        rates = tokens / (self.cost.curve[1 : len(chances) + 1] + draft_s)
         best = int(np.argmax(rates))
         return Option(best + 1, float(rates[best]))
 
@@ -202,7 +202,7 @@ class Controller:
         assert self.draft_cost is not None
         lengths = np.arange(1, k + 1)
         tokens = 1.0 + np.cumsum(np.cumprod(np.full(k, chance)))
-        seconds = self.cost.curve[1 : k + 1] + self._overhead_s + lengths * self.draft_cost.token_s
+        seconds = self.cost.curve[1 : k + 1] + lengths * self.draft_cost.token_s
         best = int(np.argmax(tokens / seconds))
         return Option(best + 1, float(tokens[best] / seconds[best]))
 
@@ -213,7 +213,7 @@ class Controller:
         """
         plain = self.plain()
         chances = HOPE ** np.arange(1, len(seconds) + 1)
-        pays = (1.0 + np.cumsum(chances)) / (seconds + self._overhead_s) > plain.rate * MIN_GAIN
+        pays = (1.0 + np.cumsum(chances)) / seconds > plain.rate * MIN_GAIN
         if not pays.any():
             return NOTHING
         losses = seconds + extra_s - 1.0 / plain.rate  # nothing accepted

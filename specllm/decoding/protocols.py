@@ -49,7 +49,9 @@ class Draft:
 
     tokens: tuple[Token, ...]
     source: str  # the drafter that proposed them
-    evidence: tuple[int, ...] = ()  # per token, the class of evidence it rests on; what a class means is the drafter's own
+    evidence: tuple[
+        int, ...
+    ] = ()  # per token, the class of evidence it rests on; what a class means is the drafter's own
 
 
 EMPTY_DRAFT = Draft((), "none")

@@ -149,7 +149,7 @@ class LlamaModel:
 
     @property
     def n_past(self) -> int:
-        """Tokens now in the KV cache, as llama.cpp itself says: right also after an aborted forward."""
+        """Tokens now in the KV cache, as llama.cpp itself says."""
         return int(llama_cpp.llama_memory_seq_pos_max(self._memory, SEQUENCE)) + 1
 
     def forward(self, tokens: Sequence[Token], *, logits: Literal["all", "last", "none"] = "all") -> Logits:
@@ -208,7 +208,12 @@ class LlamaModel:
         self._wants_logits[:n] = 0
         self._wants_logits[n - n_outputs : n] = 1
         self._batch.n_tokens = n
-        code = llama_cpp.llama_decode(self.handle, self._batch)
+        code = None
+        try:
+            code = llama_cpp.llama_decode(self.handle, self._batch)
+        finally:  # also where Ctrl-C is raised before the code arrives here
+            if code != 0:
+                self._rollback.after_failure()
         if code:
             self._raise_for(code, n)
         if not n_outputs:

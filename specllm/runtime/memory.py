@@ -29,6 +29,10 @@ class Rollback(Protocol):
         """Told before `tokens` are fed at position `n_past`."""
         ...
 
+    def after_failure(self) -> None:
+        """Makes the state right again where a forward ended halfway; fewer tokens than before it may be left."""
+        ...
+
     def to(self, n_past: int) -> None:
         """Leaves exactly the first `n_past` tokens, fewer than there are now."""
         ...
@@ -44,6 +48,9 @@ class Trim:
 
     def before_forward(self, tokens: Sequence[Token], n_past: int) -> None:
         pass
+
+    def after_failure(self) -> None:
+        pass  # llama.cpp itself drops the cells of the part that was not finished
 
     def to(self, n_past: int) -> None:
         if not llama_cpp.llama_memory_seq_rm(self._memory, SEQUENCE, n_past, -1):
@@ -83,20 +90,27 @@ class Snapshot:
             self._saved = None
         self._tokens += tokens
 
+    def after_failure(self) -> None:
+        self._restore(len(self._tokens))  # a part of the failed forward is in the state, and counted whole
+
     def to(self, n_past: int) -> None:
+        start = self._restore(n_past)
         kept = self._tokens[:n_past]
+        if kept[start:]:
+            self._feed(kept[start:])
+        self._tokens = kept
+
+    def _restore(self, n_past: int) -> int:
+        """The state after at most `n_past` tokens, as many as can be had without feeding; returns how many those are."""
         if self._saved is not None and self._saved_at <= n_past:
             done = llama_cpp.llama_state_seq_set_data_ext(self._context, self._saved, len(self._saved), SEQUENCE, 0)
             if not done:
                 raise BackendError("llama.cpp could not restore a state snapshot", "use --drafter none for this model")
-            start = self._saved_at
-        else:  # further back than the last snapshot, which is of another text from here on: from the beginning
-            self._saved = None
-            llama_cpp.llama_memory_clear(self._memory, True)
-            start = 0
-        if kept[start:]:
-            self._feed(kept[start:])
-        self._tokens = kept
+            return self._saved_at
+        # Further back than the last snapshot, which is of another text from here on: from the beginning.
+        self._saved = None
+        llama_cpp.llama_memory_clear(self._memory, True)
+        return 0
 
     def _save(self, n_past: int) -> None:
         size = llama_cpp.llama_state_seq_get_size_ext(self._context, SEQUENCE, 0)

@@ -6,6 +6,7 @@ import codecs
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import llama_cpp
 
@@ -29,15 +30,19 @@ class Vocab:
         self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(self.handle))
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(self.handle))
         self._pieces: dict[Token, bytes] = {}
-        self._eog: frozenset[Token] | None = None
 
-    @property
+    @cached_property
     def eog(self) -> frozenset[Token]:
         """The tokens that end a generation (end of text, end of turn, ..)."""
-        if self._eog is None:
-            is_eog, handle = llama_cpp.llama_vocab_is_eog, self.handle
-            self._eog = frozenset(token for token in range(self.n_tokens) if is_eog(handle, token))
-        return self._eog
+        is_eog, handle = llama_cpp.llama_vocab_is_eog, self.handle
+        return frozenset(token for token in range(self.n_tokens) if is_eog(handle, token))
+
+    @cached_property
+    def control_texts(self) -> list[str]:
+        """The texts of all control tokens, longest first: what `parses_special` would read as one token."""
+        is_control, handle = llama_cpp.llama_vocab_is_control, self.handle
+        texts = [self.text(token) for token in range(self.n_tokens) if is_control(handle, token)]
+        return sorted(filter(None, texts), key=len, reverse=True)
 
     def text(self, token: Token) -> str:
         """The token as the vocabulary spells it, e.g. `Ġthe` or `<|im_end|>`."""

@@ -159,7 +159,8 @@ def stats_rows(metrics: Metrics) -> Iterator[tuple[str, str]]:
     yield "prompt", f"{metrics.n_prompt} tokens{reused}"
     yield "prefill", f"{metrics.prefill_s:.2f} s, {_number(metrics.prefill_tok_per_s, '.1f')} tok/s"
     yield "first token (TTFT)", f"{_number(metrics.ttft_s, '.2f')} s"
-    yield "decode speed", f"{_number(metrics.decode_tok_per_s, '.1f')} tok/s, {_number(metrics.tpot_s, '.4f')} s per token"
+    speed, tpot = _number(metrics.decode_tok_per_s, ".1f"), _number(metrics.tpot_s, ".4f")
+    yield "decode speed", f"{speed} tok/s, {tpot} s per token"
     yield "committed", f"{metrics.n_committed} tokens in {metrics.n_rounds} forwards"
     yield "tokens per forward", f"{_number(metrics.tokens_per_forward, '.2f')} (plain decoding: 1.00)"
     if metrics.n_drafted:

@@ -1,23 +1,26 @@
 """A status line on the terminal's last row that streamed text never touches.
 
 The rows above it become the scroll region (DECSTBM), as package managers do it for their progress bar: text scrolls there
-by itself and the status is drawn outside with the cursor saved and restored. Where stdout goes elsewhere, nothing scrolls
-and the line is simply rewritten in place.
+by itself and the status is drawn outside with the cursor saved and restored. Before the first text, and where stdout goes
+elsewhere, the line is simply rewritten in place: a native crash while loading then leaves a terminal that still scrolls.
 
-Every change of the screen is one write of its own, so that whatever interrupts leaves whole escape sequences behind.
+Every change of the screen is one write of its own, so that whatever interrupts leaves whole escape sequences behind. None
+is made while the text ends at the right margin: a terminal then waits with the wrap until the next character, and not every
+one (tmux 3.3) keeps that in mind when the cursor is saved and restored; the next character would overwrite the last.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
 from time import monotonic
 from types import FrameType, TracebackType
 
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 
 from specllm.ui.console import has_colour, is_terminal
 
@@ -25,10 +28,14 @@ _REDRAW_S = 0.1  # often enough to read, rare enough to cost nothing
 _MIN_ROWS = 4  # a smaller window has no row to spare
 
 _SAVE, _RESTORE = "\x1b7", "\x1b8"  # cursor and its colours (DECSC, DECRC)
-_DOWN = "\x1bD"  # one row down in the same column, scrolling at the end (IND); a newline would return to the first column
+_DOWN = "\x1bD"  # one row down in the same column, scrolling at the end (IND); a newline would change the column
 _UP = "\x1b[A"
 _WHOLE_SCREEN_SCROLLS = "\x1b[r"
-_ERASE_LINE, _ERASE_BELOW = "\x1b[2K", "\x1b[J"
+_ERASE_LINE, _ERASE_REST, _ERASE_BELOW = "\x1b[2K", "\x1b[K", "\x1b[J"
+_STYLE = re.compile(r"\x1b\[[\d;]*[mK]")
+# Joiner, variation selectors, keycap, flags, skin tones: they change the width of their neighbours, or not.
+_VAGUE = re.compile("[\u200d\ufe00-\ufe0f\u20e3\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff]")
+_TO_LAST_ROW = "\x1b[9999;1H"  # the terminal's own idea of it: it knows of a resize before we do
 
 
 class StatusLine:
@@ -37,7 +44,10 @@ class StatusLine:
     def __init__(self, *, is_wanted: bool = True) -> None:
         self._is_on = is_wanted and is_terminal(sys.stderr)
         self._shares_terminal = self._is_on and is_terminal(sys.stdout)
-        self._size: os.terminal_size | None = None  # of the window whose last row is reserved (or, alone, was written to)
+        self._has_text = False
+        self._row = ""  # the text since the last newline
+        self._is_in_place = False  # a line stands where the cursor is
+        self._size: os.terminal_size | None = None  # of the window whose last row is reserved
         self._drawn_at = 0.0
         self._watches_suspend = False
 
@@ -47,57 +57,60 @@ class StatusLine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._is_on = False
-        self._release(_window())
+        self._release()
         if self._watches_suspend:
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
     def write(self, text: str) -> None:
         """Puts text on stdout, above the line."""
-        if self._shares_terminal and self._size:
-            self._follow_window()
+        if self._size:
+            if _window() != self._size and not self._is_at_margin():
+                self._follow_window()
+            text = text.replace("\n", f"\n{_ERASE_REST}")  # a line that a resize moved up may stand there
+        elif self._shares_terminal:
+            self._release()
+        self._has_text = True
+        self._row = _STYLE.sub("", f"{self._row}{text}".rpartition("\n")[2])
         sys.stdout.write(text)
         sys.stdout.flush()
 
     def show(self, text: str, *, is_urgent: bool = False) -> None:
         """Draws `text`, cut to the terminal's width; drops it where the last one is younger than a tenth of a second."""
         now = monotonic()
-        if not self._is_on or (now - self._drawn_at < _REDRAW_S and not is_urgent):
+        if not self._is_on or (now - self._drawn_at < _REDRAW_S and not is_urgent) or self._is_at_margin():
             return
         self._drawn_at = now
-        self._follow_window()
-        if self._size is None:
-            return
-        line = set_cell_size(text, self._size.columns - 1)
-        if has_colour(sys.stderr):
-            line = f"\x1b[2m{line}\x1b[0m"
-        if self._shares_terminal:
-            _draw(f"{_SAVE}\x1b[{self._size.lines};1H{_ERASE_LINE}{line}{_RESTORE}")
-        else:
-            _draw(f"\r{_ERASE_LINE}{line}")
+        if self._shares_terminal and self._has_text:
+            self._follow_window()
+            if self._size:
+                _draw(f"{_SAVE}{_TO_LAST_ROW}{_ERASE_LINE}{_styled(text, self._size)}{_RESTORE}")
+        elif size := _window():
+            self._is_in_place = True
+            _draw(f"\r{_ERASE_LINE}{_styled(text, size)}")
+
+    def _is_at_margin(self) -> bool:
+        size = _window()
+        return size is not None and may_end_at_margin(self._row, size.columns)
 
     def _follow_window(self) -> None:
         """The last row is reserved, whatever became of the window's size; not where it is too small."""
         size = _window()
         if size == self._size:
             return
-        self._release(size)
-        if size is None or size.lines < _MIN_ROWS:
-            return
-        if self._shares_terminal:
+        self._release()
+        if size and size.lines >= _MIN_ROWS:
             _draw(f"{_DOWN}{_UP}{_SAVE}\x1b[1;{size.lines - 1}r{_RESTORE}")  # setting the region moves the cursor
-        self._size = size
+            self._size = size
 
-    def _release(self, size: os.terminal_size | None) -> None:
-        """The whole screen scrolls again, the line is gone, the cursor is where the text ended. `size` is that of now."""
-        if self._size is None:
-            return
-        if not self._shares_terminal:
+    def _release(self) -> None:
+        """The whole screen scrolls again, the line is gone, the cursor is where the text ended."""
+        if self._is_in_place:
             _draw(f"\r{_ERASE_LINE}")
-        elif size == self._size:
-            _draw(f"{_SAVE}{_WHOLE_SCREEN_SCROLLS}\x1b[{size.lines};1H{_ERASE_LINE}{_RESTORE}")
-        else:  # a resized terminal moved its rows: the old line is somewhere below the text
+        if self._size and self._size == _window():
+            _draw(f"{_SAVE}{_WHOLE_SCREEN_SCROLLS}{_TO_LAST_ROW}{_ERASE_LINE}{_RESTORE}")
+        elif self._size:  # a resized terminal moved its rows: the old line is somewhere below the text
             _draw(f"{_SAVE}{_WHOLE_SCREEN_SCROLLS}{_RESTORE}{_ERASE_BELOW}")
-        self._size = None
+        self._is_in_place, self._size = False, None
 
     def _watch_suspend(self) -> None:
         """Ctrl-Z gives the shell a whole screen; the line comes back with the next text."""
@@ -108,17 +121,39 @@ class StatusLine:
             self._watches_suspend = True
 
     def _suspend(self, signum: int, frame: FrameType | None) -> None:
-        self._release(_window())
+        self._release()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)  # stops here until somebody continues the process
         signal.signal(signal.SIGTSTP, self._suspend)
 
 
+def may_end_at_margin(text: str, columns: int) -> bool:
+    """Whether `text`, printed from the first column on, may leave the cursor waiting behind the last one."""
+    column = slack = 0  # the true column is at most `slack` away: terminals disagree about the width of emoji sequences
+    for character in text:
+        if character == "\t":
+            column = min((column // 8 + 1) * 8, columns - 1)
+            continue
+        if _VAGUE.match(character):
+            slack += 2
+        width = cell_len(character)
+        column = width if column + width > columns else column + width  # what does not fit is wrapped whole
+    return column + slack >= columns or 0 < column <= slack
+
+
+def _styled(text: str, size: os.terminal_size) -> str:
+    """Cut to one row, and dim."""
+    line = set_cell_size(text, size.columns - 1)
+    return f"\x1b[2m{line}\x1b[0m" if has_colour(sys.stderr) else line
+
+
 def _window() -> os.terminal_size | None:
+    """The terminal's size, None where it does not know it."""
     try:
-        return os.get_terminal_size(sys.stderr.fileno())
+        size = os.get_terminal_size(sys.stderr.fileno())
     except OSError:
         return None
+    return size if size.columns else None
 
 
 def _draw(text: str) -> None:

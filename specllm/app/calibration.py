@@ -1,0 +1,137 @@
+"""What forwards cost here, measured once and kept in the user's cache.
+
+A calibration belongs to one model file, context settings, threads, devices and build; anything else is measured anew. A
+file that is stale, damaged or from another version is ignored, never fatal: the figures can always be measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from specllm.app.host import installed_version, processor_name
+from specllm.decoding.calibrate import measure_draft, measure_target
+from specllm.decoding.controller import DraftCost
+from specllm.decoding.cost import CostModel
+from specllm.runtime.llama import LlamaModel
+
+SCHEMA = 1
+QUICK_BUDGET_S = 5.0  # of the calibration before a first answer
+
+
+def cache_dir() -> Path:
+    """SPECLLM_CACHE_DIR, else the platform's place for caches; may not exist yet."""
+    chosen = os.environ.get("SPECLLM_CACHE_DIR")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("specllm", appauthor=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Everything that a model's cost depends on."""
+
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, model: LlamaModel, role: str) -> Identity:
+        path = model.weights.path.resolve()
+        stat = path.stat()
+        settings = model.settings
+        return cls(
+            {
+                "role": role,
+                "file": path.name,
+                "bytes": stat.st_size,
+                "modified_ns": stat.st_mtime_ns,
+                "threads": model.threads,
+                "n_gpu_layers": model.weights.n_gpu_layers,
+                "kv_type": settings.kv_type,
+                "flash_attention": settings.flash_attention,
+                "n_ubatch": settings.n_ubatch,
+                "n_outputs_max": settings.n_outputs_max,
+                "llama_cpp_python": installed_version("llama-cpp-python"),
+                "build": model.build,
+                "processor": processor_name(),
+            }
+        )
+
+    def file(self, kind: str) -> Path:
+        digest = hashlib.sha256(json.dumps(dict(self.facts), sort_keys=True).encode()).hexdigest()[:16]
+        return cache_dir() / kind / f"{digest}.json"
+
+
+def target_cost(
+    model: LlamaModel, *, is_renewed: bool = False, budget_s: float = QUICK_BUDGET_S,
+    notice: Callable[[str], None] = lambda message: None,
+) -> CostModel:  # fmt: skip
+    """V(w) of the target: from the cache, else measured now (`notice` says so) and kept."""
+    identity = Identity.of(model, "target")
+    points = None if is_renewed else _read_points(identity)
+    if points is None:
+        notice(f"measuring what {model.weights.path.name} costs here, once (about {budget_s:.0f} s)")
+        points = measure_target(model, budget_s=budget_s)
+        keep(identity.file("calibration"), {"identity": identity.facts, "points": points})
+    return CostModel(points)
+
+
+def draft_cost(model: LlamaModel, *, is_renewed: bool = False) -> DraftCost:
+    """What the draft model costs: from the cache, else measured now and kept."""
+    identity = Identity.of(model, "draft")
+    known = None if is_renewed else read(identity.file("calibration"))
+    if known and known.get("identity") == identity.facts:
+        token_s, prefill_token_s = known.get("token_s"), known.get("prefill_token_s")
+        if _is_positive(token_s) and _is_positive(prefill_token_s):
+            return DraftCost(token_s, prefill_token_s)
+    cost = measure_draft(model)
+    figures = {"identity": identity.facts, "token_s": cost.token_s, "prefill_token_s": cost.prefill_token_s}
+    keep(identity.file("calibration"), figures)
+    return cost
+
+
+def _read_points(identity: Identity) -> dict[int, float] | None:
+    known = read(identity.file("calibration"))
+    if not known or known.get("identity") != identity.facts or not isinstance(known.get("points"), dict):
+        return None
+    try:
+        points = {int(width): seconds for width, seconds in known["points"].items()}
+    except ValueError:
+        return None
+    is_whole = 1 in points and all(width > 0 and _is_positive(seconds) for width, seconds in points.items())
+    return points if is_whole else None
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, float) and 0 < value < math.inf
+
+
+def read(file: Path) -> dict[str, Any] | None:
+    """The JSON object kept in `file`; None where there is none that can be used."""
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return known if isinstance(known, dict) and known.get("schema") == SCHEMA else None
+
+
+def keep(file: Path, figures: Mapping[str, Any]) -> None:
+    """Writes `figures` whole or not at all; a cache that cannot be written is done without."""
+    document = {"schema": SCHEMA, "measured_at": datetime.now(UTC).isoformat(timespec="seconds"), **figures}
+    partial = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, suffix=".partial", delete=False, encoding="utf-8") as out:
+            partial = Path(out.name)
+            json.dump(document, out)
+        partial.replace(file)
+    except OSError:
+        if partial:
+            partial.unlink(missing_ok=True)

@@ -1,0 +1,52 @@
+"""Ctrl-C and SIGTERM where Python's own way with them is not enough."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+
+@contextlib.contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Ctrl-C inside is raised at the end, a second one at once.
+
+    For imports: Python drops an exception that is raised in the callbacks of its import locks, and a library that was
+    interrupted half-way may turn it into an error of its own.
+    """
+    previous = signal.getsignal(signal.SIGINT)
+    if not callable(previous):
+        yield
+        return
+    came: list[int] = []
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        came.append(signum)
+        if len(came) > 1:
+            previous(signum, frame)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if came:
+        raise KeyboardInterrupt
+
+
+def treat_sigterm_as_ctrl_c() -> list[int]:
+    """SIGTERM ends a command as Ctrl-C does: terminal restored, partial files in order. The list is empty until it came."""
+    came: list[int] = []
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        came.append(signum)
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        if callable(on_interrupt):
+            on_interrupt(signal.SIGINT, frame)
+        else:  # started in the background of a script: Ctrl-C is ignored, SIGTERM is not
+            raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, handle)
+    return came

@@ -1,0 +1,90 @@
+"""Measures what forwards cost on this machine: V(w) of a target, and a draft model's cost per token.
+
+Only the `LanguageModel` protocol and a clock. The least of a few repetitions is taken: whatever disturbs a measurement
+makes it longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+from specllm.decoding.controller import DraftCost
+from specllm.decoding.cost import CALIBRATION_WIDTHS
+from specllm.decoding.protocols import LanguageModel, Token
+
+DEPTH = 256  # tokens in the KV cache while measuring: a short prompt
+_FIRST = (1, 16, 4, 64, 2, 32, 8, 128)  # what decides most, in case the time is up early
+_PREFILL = 64  # tokens of the forward that tells a draft model's prefill cost
+
+
+def _tokens(model: LanguageModel, n: int) -> list[Token]:
+    """Different ordinary tokens: a mixture of experts must not see the same one again and again."""
+    return [(100 + 37 * i) % model.n_vocab for i in range(n)]
+
+
+def measure_target(
+    model: LanguageModel, *, budget_s: float, n_repeats: int = 3, clock: Callable[[], float] = perf_counter
+) -> dict[int, float]:
+    """Seconds by width, for as many of the calibration widths as the budget allows; always width 1.
+
+    A width is timed with the rollback that follows a rejection, which costs where the cache must be restored. Leaves the
+    KV cache empty.
+    """
+    depth = min(DEPTH, model.n_ctx // 2)
+    started = clock()
+    _fill(model, depth)
+    points: dict[int, float] = {}
+    for repeat in range(n_repeats):
+        for width in (*_FIRST, *(w for w in CALIBRATION_WIDTHS if w not in _FIRST)):
+            if depth + width > model.n_ctx or (repeat and width not in points):
+                continue
+            if width > 1 and clock() - started + _expected_s(points, width) > budget_s:
+                continue
+            seconds = _time_block(model, width, depth, clock)
+            points[width] = min(seconds, points.get(width, seconds))
+    model.rollback(0)
+    return points
+
+
+def measure_draft(model: LanguageModel, *, clock: Callable[[], float] = perf_counter) -> DraftCost:
+    """What a drafted token and a token of catching up cost. Leaves the KV cache empty."""
+    depth = min(DEPTH, model.n_ctx // 2)
+    n_prefill = min(_PREFILL, depth)
+    _fill(model, depth - n_prefill)
+    started = clock()
+    model.forward(_tokens(model, n_prefill), logits="none")
+    prefill_s = clock() - started
+    token_s = []
+    for token in _tokens(model, 5):
+        started = clock()
+        model.forward([token], logits="last")
+        token_s.append(clock() - started)
+    model.rollback(0)
+    return DraftCost(token_s=min(token_s), prefill_token_s=prefill_s / n_prefill)
+
+
+def _fill(model: LanguageModel, depth: int) -> None:
+    model.rollback(0)
+    model.forward(_tokens(model, depth), logits="none")
+    model.forward(_tokens(model, 1))  # the first of its kind allocates and touches memory
+    model.rollback(depth)
+
+
+def _time_block(model: LanguageModel, width: int, depth: int, clock: Callable[[], float]) -> float:
+    tokens: Sequence[Token] = _tokens(model, width)
+    started = clock()
+    model.forward(tokens)
+    if width > 1:
+        model.rollback(depth + 1)
+    seconds = clock() - started
+    model.rollback(depth)
+    return seconds
+
+
+def _expected_s(points: dict[int, float], width: int) -> float:
+    """No more than proportional to the next narrower width that is known."""
+    if width in points:
+        return points[width]
+    known = max((w for w in points if w < width), default=1)
+    return points.get(known, 0.0) * width / known

@@ -1,0 +1,72 @@
+"""`--version` and `--help` are instant, and the shell can complete."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+
+from specllm import __version__
+from tests.cli.conftest import COMMAND, run, run_all
+
+HEAVY = ("llama_cpp", "numpy", "huggingface_hub", "rich", "jinja2", "specllm.app", "specllm.runtime", "specllm.ui")
+LIMIT_S = 0.3
+TRIES = 5  # the quickest counts: the machine may have other things to do
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["generate", "-h"]], ids=" ".join)
+def test_nothing_heavy_is_imported_to_say_what_there_is(arguments: list[str]) -> None:
+    code = (
+        "import sys, specllm.__main__ as entry\n"
+        f"sys.argv = ['specllm', *{arguments}]\n"
+        "try:\n    entry.main()\n"
+        f"except SystemExit as done:\n    print(done.code, [m for m in {HEAVY} if m in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == "0 []\n"
+    assert done.stdout.startswith(f"specllm {__version__}\n" if arguments == ["--version"] else "Usage: specllm")
+
+
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_it_is_said_at_once(argument: str) -> None:
+    seconds = []
+    for _ in range(TRIES):
+        started = time.perf_counter()
+        subprocess.run([*COMMAND, argument], stdout=subprocess.DEVNULL, check=True)
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) <= LIMIT_S
+
+
+def test_the_help_has_a_heading_for_every_group() -> None:
+    result = run("generate", "--help", env={"COLUMNS": "80"})
+    headings = [line for line in result.stdout.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [
+        "Arguments:", "Request:", "Models:", "Drafting:", "Sampling:", "Machine:", "Output:", "Other options:",
+    ]  # fmt: skip
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_the_shell_completes_options_choices_and_models() -> None:
+    def complete(line: str) -> list[str]:
+        words = line.split(" ")
+        result = run(env={"_SPECLLM_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)})
+        return result.stdout.split()
+
+    options, drafters, models = run_all([
+        partial(complete, "specllm generate --draft-l"),
+        partial(complete, "specllm generate --drafter l"),
+        partial(complete, "specllm generate --model qwen2.5-coder-1.5b"),
+    ])  # fmt: skip
+    assert options == ["--draft-length"]
+    assert drafters == ["lookup"]
+    assert set(models) == {"qwen2.5-coder-1.5b", "qwen2.5-coder-1.5b-instruct"}
+
+
+def test_the_completion_script_is_shown() -> None:
+    shell = subprocess.run(
+        ["bash", "-c", '"$@"; true', "bash", *COMMAND, "--show-completion"], capture_output=True, text=True, check=True
+    )
+    assert "_SPECLLM_COMPLETE=complete_bash" in shell.stdout
