@@ -11,10 +11,9 @@ from specllm.errors import ConfigError
 
 MAX_DRAFT_LENGTH = 512  # the widest block llama.cpp computes in one piece here (n_ubatch)
 
-DRAFTERS = ("none", "lookup", "model")
+DRAFTERS = ("auto", "none", "lookup", "model")
 
-# Widths 4 and 16 are good steps of the measured cost staircase: rows are computed in fours and sixteens.
-DEFAULT_DRAFT_LENGTH = {"none": 0, "lookup": 15, "model": 3}
+CONTROLLED_DRAFT_LENGTH = 127  # the most a controller may choose: the widest block that is measured is 128
 
 GpuLayers = int | Literal["auto", "all"]
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
@@ -90,14 +89,27 @@ class ContextConfig:
 class DraftConfig:
     """Which drafter proposes, and how much."""
 
-    drafter: str | None = None  # none | lookup | model; None: what models.toml recommends for the pair
-    draft_length: int | None = None  # most tokens proposed in one round; 0 is plain decoding; None: the drafter's default
+    drafter: str = "auto"
+    draft_length: int | None = None  # tokens proposed in one round; 0 is plain decoding; None: chosen round by round
     lookup_min_match: int = 3  # tokens a suffix must repeat before its continuation is proposed
     confidence_floor: float = 0.4  # the draft model stops where its next token is less likely than this
     draft_ctx: int = 2048  # the draft model's own window, tokens
+    is_recalibrated: bool = False  # measure this machine anew
+
+    @property
+    def is_controlled(self) -> bool:
+        """Whether the draft length is chosen round by round."""
+        return self.drafter != "none" and (self.draft_length is None or (self.drafter == "auto" and self.draft_length > 0))
+
+    @property
+    def most_drafted(self) -> int:
+        """Tokens that a round may propose at most."""
+        if self.drafter == "none":
+            return 0
+        return CONTROLLED_DRAFT_LENGTH if self.draft_length is None else self.draft_length
 
     def __post_init__(self) -> None:
-        check(self.drafter is None or self.drafter in DRAFTERS, f"no drafter named {self.drafter!r}",
+        check(self.drafter in DRAFTERS, f"no drafter named {self.drafter!r}",
               f"use one of {', '.join(DRAFTERS)}")
         check(self.draft_length is None or 0 <= self.draft_length <= MAX_DRAFT_LENGTH,
               f"draft length is {self.draft_length}", f"use -k with 0 (plain decoding) to {MAX_DRAFT_LENGTH}")

@@ -19,10 +19,12 @@ from typing import Any
 
 import platformdirs
 
-from specllm.app.host import installed_version, processor_name
-from specllm.decoding.calibrate import measure_draft, measure_target
+from specllm.app.host import processor_name
+from specllm.config import ContextConfig
+from specllm.decoding.calibrate import DEPTH, measure_draft, measure_target
 from specllm.decoding.controller import DraftCost
-from specllm.decoding.cost import CostModel
+from specllm.decoding.cost import MAX_WIDTH, CostModel
+from specllm.runtime.backend import inspect_backend
 from specllm.runtime.llama import LlamaModel
 
 SCHEMA = 1
@@ -42,24 +44,26 @@ class Identity:
     facts: Mapping[str, Any]
 
     @classmethod
-    def of(cls, model: LlamaModel, role: str) -> Identity:
-        path = model.weights.path.resolve()
-        stat = path.stat()
-        settings = model.settings
+    def of(cls, path: Path, context: ContextConfig, role: str) -> Identity:
+        """Of the model at `path` in such a context, with `threads` and `gpu_layers` settled; nothing is loaded."""
+        stat = path.resolve().stat()
+        build = inspect_backend()
         return cls(
             {
                 "role": role,
                 "file": path.name,
                 "bytes": stat.st_size,
                 "modified_ns": stat.st_mtime_ns,
-                "threads": model.threads,
-                "n_gpu_layers": model.weights.n_gpu_layers,
-                "kv_type": settings.kv_type,
-                "flash_attention": settings.flash_attention,
-                "n_ubatch": settings.n_ubatch,
-                "n_outputs_max": settings.n_outputs_max,
-                "llama_cpp_python": installed_version("llama-cpp-python"),
-                "build": model.build,
+                "threads": context.threads,
+                "gpu_layers": context.gpu_layers,
+                "kv_type": context.kv_type,
+                "flash_attention": context.flash_attention,
+                "n_ubatch": context.n_ubatch,
+                "is_roomy": context.n_ctx == 0 or context.n_ctx > DEPTH + MAX_WIDTH,
+                "llama_cpp_python": build.binding_version,
+                "ggml": build.ggml_version,
+                "features": sorted(build.features),
+                "devices": [device.name for device in build.devices],
                 "processor": processor_name(),
             }
         )
@@ -70,27 +74,33 @@ class Identity:
 
 
 def target_cost(
-    model: LlamaModel, *, is_renewed: bool = False, budget_s: float = QUICK_BUDGET_S,
-    notice: Callable[[str], None] = lambda message: None,
-) -> CostModel:  # fmt: skip
+    model: LlamaModel, identity: Identity, *, is_renewed: bool = False, notice: Callable[[str], None] = lambda text: None
+) -> CostModel:
     """V(w) of the target: from the cache, else measured now (`notice` says so) and kept."""
-    identity = Identity.of(model, "target")
     points = None if is_renewed else _read_points(identity)
     if points is None:
-        notice(f"measuring what {model.weights.path.name} costs here, once (about {budget_s:.0f} s)")
-        points = measure_target(model, budget_s=budget_s)
+        notice(f"measuring what {model.weights.path.name} costs on this machine, once (about {QUICK_BUDGET_S:.0f} s)")
+        points = measure_target(model, budget_s=QUICK_BUDGET_S)
         keep(identity.file("calibration"), {"identity": identity.facts, "points": points})
     return CostModel(points)
 
 
-def draft_cost(model: LlamaModel, *, is_renewed: bool = False) -> DraftCost:
+def known_draft_cost(identity: Identity) -> DraftCost | None:
+    """What the draft model costs, where that has been measured."""
+    known = read(identity.file("calibration"))
+    if not known or known.get("identity") != identity.facts:
+        return None
+    token_s, prefill_token_s = known.get("token_s"), known.get("prefill_token_s")
+    if not isinstance(token_s, float) or not isinstance(prefill_token_s, float):
+        return None
+    return DraftCost(token_s, prefill_token_s) if min(token_s, prefill_token_s) > 0 else None
+
+
+def draft_cost(model: LlamaModel, identity: Identity, *, is_renewed: bool = False) -> DraftCost:
     """What the draft model costs: from the cache, else measured now and kept."""
-    identity = Identity.of(model, "draft")
-    known = None if is_renewed else read(identity.file("calibration"))
-    if known and known.get("identity") == identity.facts:
-        token_s, prefill_token_s = known.get("token_s"), known.get("prefill_token_s")
-        if _is_positive(token_s) and _is_positive(prefill_token_s):
-            return DraftCost(token_s, prefill_token_s)
+    known = None if is_renewed else known_draft_cost(identity)
+    if known:
+        return known
     cost = measure_draft(model)
     figures = {"identity": identity.facts, "token_s": cost.token_s, "prefill_token_s": cost.prefill_token_s}
     keep(identity.file("calibration"), figures)

@@ -13,7 +13,7 @@ from statistics import median
 from specllm.app.diagnosis import Check, attempt, counted, listed
 from specllm.app.models import LocatedModel, locate
 from specllm.app.offload import plan_gpu_layers
-from specllm.config import DEFAULT_DRAFT_LENGTH, ContextConfig, DraftConfig
+from specllm.config import CONTROLLED_DRAFT_LENGTH, ContextConfig, DraftConfig
 from specllm.errors import ModelNotFound, RollbackUnsupported, SpecllmError
 from specllm.models import store
 from specllm.models.disk import sized
@@ -127,7 +127,7 @@ def _file(model: Model, is_full: bool, progress: Progress) -> Check:
 
 def _memory(located: list[LocatedModel]) -> Check:
     """What target and draft model will take against what is free."""
-    n_rows = max(DEFAULT_DRAFT_LENGTH.values()) + 1
+    n_rows = CONTROLLED_DRAFT_LENGTH + 1
     contexts = (
         ContextConfig(n_ctx=TARGET_CTX, n_outputs_max=n_rows),
         ContextConfig(n_ctx=DraftConfig().draft_ctx),

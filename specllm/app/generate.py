@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from specllm.app.generation import FinishReason, Generation, traced
+from specllm.app import learned
+from specllm.app.drafting import SOURCES
+from specllm.app.generation import FinishReason, Generation, Session, traced
 from specllm.app.host import describe_build
 from specllm.app.loading import Loader
 from specllm.app.models import LocatedModel, locate_pair
+from specllm.app.offload import settled_gpu_layers
 from specllm.app.prompt import tokenize_prompt
 from specllm.app.text import Chunk
 from specllm.app.trace import TraceWriter
-from specllm.config import DEFAULT_DRAFT_LENGTH, ContextConfig, DraftConfig, GenerateConfig, GpuLayers, SamplingConfig
+from specllm.config import (
+    CONTROLLED_DRAFT_LENGTH,
+    ContextConfig,
+    DraftConfig,
+    GenerateConfig,
+    GpuLayers,
+    SamplingConfig,
+)
 from specllm.decoding.metrics import Metrics
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import ConfigError
+from specllm.models.gguf_header import read_header
 from specllm.models.store import recorded_digest, size_on_disk
+from specllm.runtime.backend import physical_cores
 from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import Weights
 from specllm.runtime.vocab import Vocab
@@ -45,8 +57,6 @@ class Plan:
 
     target: LocatedModel
     draft_model: LocatedModel | None  # None where no draft model is loaded
-    drafter: str
-    draft_length: int
     sampling: SamplingConfig
     context: ContextConfig
     draft_gpu_layers: GpuLayers
@@ -65,9 +75,8 @@ class Plan:
         generate = asdict(self.generate)
         trace = generate.pop("trace")
         return {
-            "drafter": self.drafter,
-            "draft_length": self.draft_length,
-            **{name: value for name, value in asdict(self.draft).items() if name not in ("drafter", "draft_length")},
+            **asdict(self.draft),
+            "most_drafted": self.draft.most_drafted,
             **sampling,
             **asdict(self.context),
             "draft_gpu_layers": self.draft_gpu_layers,
@@ -94,6 +103,7 @@ class Answer:
     """A generation together with what it was made from; iterate for the text."""
 
     plan: Plan
+    _session: Session
     _generation: Generation
     _chunks: Iterator[list[Chunk]]
 
@@ -120,12 +130,9 @@ class Answer:
         return self._generation.finish_reason
 
     @property
-    def draft_length(self) -> int:
-        return self.plan.draft_length
-
-    @property
-    def source(self) -> str:
-        return self.plan.drafter
+    def strategy(self) -> str:
+        """Who drafted and how much, and what was left off and why."""
+        return self._session.strategy(self.plan.draft)
 
     def host(self) -> dict[str, object]:
         """For the `host` part of a JSON document."""
@@ -136,66 +143,79 @@ class Answer:
         return {
             "text": self._generation.text,
             "finish_reason": self.finish_reason,
+            "strategy": self.strategy,
             "stats": self.metrics.as_dict(),
         }
 
 
 def make_plan(request: GenerateRequest) -> Plan:
     """Looks up the models and fills in defaults: flag > models.toml > llama.cpp's."""
-    target, draft_model, recommended = locate_pair(request.target, request.draft_model)
-    drafter = request.draft.drafter or ("model" if request.draft_model else recommended)
-    if drafter == "model" and draft_model is None:
-        if request.draft.drafter is None:
-            drafter = "lookup"  # recommended, but its file is not here
-        else:
-            raise ConfigError(f"{target.name} has no draft model",
-                              "name one with --draft-model, or use --drafter lookup")  # fmt: skip
-    length = request.draft.draft_length
-    length = DEFAULT_DRAFT_LENGTH[drafter] if length is None else length
-    if length == 0:
-        drafter = "none"
-    length = 0 if drafter == "none" else length
+    target, draft_model, _ = locate_pair(request.target, request.draft_model)
+    draft = replace(request.draft, drafter="none") if request.draft.draft_length == 0 else request.draft
+    if draft.drafter == "model" and draft_model is None:
+        raise ConfigError(f"{target.name} has no draft model", "name one with --draft-model, or use --drafter lookup")
     sampling: dict[str, Any] = {"seed": secrets.randbits(32), **target.sampling, **request.sampling}
+    n_rows = CONTROLLED_DRAFT_LENGTH if draft.is_controlled else draft.most_drafted
     return Plan(
         target=target,
-        draft_model=draft_model if drafter == "model" else None,
-        drafter=drafter,
-        draft_length=length,
+        draft_model=draft_model if "model" in SOURCES[draft.drafter] else None,
         sampling=SamplingConfig(**sampling),
-        context=replace(request.context, n_outputs_max=length + 1),
+        context=replace(
+            request.context, n_outputs_max=n_rows + 1, threads=request.context.threads or physical_cores()
+        ),
         draft_gpu_layers=request.draft_gpu_layers,
-        draft=request.draft,
+        draft=draft,
         generate=request.generate,
     )
 
 
 @contextlib.contextmanager
-def answer(request: GenerateRequest) -> Iterator[Answer]:
-    """Loads what the request names; inside, iterate the answer. Everything is freed and the trace in place afterwards."""
+def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text: None) -> Iterator[Answer]:
+    """Loads what the request names; inside, iterate the answer. Everything is freed and the trace in place afterwards.
+
+    `notice` is told what takes seconds before the first token.
+    """
     plan = make_plan(request)
     with contextlib.ExitStack() as stack:
         stack.enter_context(abort_on_interrupt())
-        trace = plan.generate.trace
         loader = Loader(plan.context, plan.draft, request.draft_gpu_layers)
-        layers = loader.settled_gpu_layers(plan.target.path)
+        layers = settled_gpu_layers(read_header(plan.target.path), plan.context.gpu_layers, plan.context)
         weights = loader.weights(plan.target.path, layers)
         stack.callback(weights.close)
         check_biases(plan.sampling, weights.vocab)
         prompt = tokenize_prompt(weights, request.prompt, plan.generate)
         n_ctx = plan.context.n_ctx or loader.context_size(weights, len(prompt), plan.generate)
         context = replace(plan.context, n_ctx=n_ctx, gpu_layers=layers)
-        session = loader.session(weights, context, plan.drafter, plan.draft_model, plan.sampling)
+        session = loader.session(weights, context, plan.sampling, plan.draft_model, notice)
         stack.callback(session.close)
-        plan = replace(plan, context=replace(context, threads=session.target.threads, n_batch=session.target.n_batch))
-        generation = session.generate(prompt, KeyedSampler(plan.sampling), plan.draft_length, plan.generate)
+        plan = replace(plan, context=replace(context, n_batch=session.target.n_batch))
+        stack.enter_context(remembered(session, plan, request.prompt))
+        generation = session.generate(prompt, KeyedSampler(plan.sampling), plan.draft.most_drafted, plan.generate)
         chunks = iter(generation)
-        if trace:
+        if plan.generate.trace:
             vocab = weights.vocab
             writer = stack.enter_context(
-                TraceWriter(trace, lambda token: vocab.piece(token, shows_special=True).decode("utf-8", "replace"))
+                TraceWriter(
+                    plan.generate.trace,
+                    lambda token: vocab.piece(token, shows_special=True).decode("utf-8", "replace"),
+                )
             )
             chunks = traced(generation, writer)
-        yield Answer(plan, generation, chunks)
+        yield Answer(plan, session, generation, chunks)
+
+
+@contextlib.contextmanager
+def remembered(session: Session, plan: Plan, prompt: str) -> Iterator[None]:
+    """Starts from what earlier answers of this pair taught about that kind of text, and keeps what this one teaches."""
+    controller = session.controller
+    if controller is None:
+        yield
+        return
+    file = learned.file_of(plan.target.name, plan.draft_model.name if plan.draft_model else None)
+    kind = learned.kind_of_text(prompt)
+    learned.restore(file, kind, controller.acceptance)
+    yield
+    learned.save(file, kind, controller.acceptance)
 
 
 def check_biases(sampling: SamplingConfig, vocab: Vocab) -> None:

@@ -8,10 +8,12 @@ from typing import Literal
 
 from specllm.app.text import Chunk, TextStream, sources
 from specllm.app.trace import TraceWriter
-from specllm.config import GenerateConfig
+from specllm.config import DraftConfig, GenerateConfig
+from specllm.decoding.controller import Controller
 from specllm.decoding.decode import Until, decode, prefill
 from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import Drafter, Round, Sampler, Token
+from specllm.drafters.auto import AutoDrafter
 from specllm.errors import ContextFull
 from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import LlamaModel
@@ -56,6 +58,17 @@ class Session:
         self.target.rollback(n_shared)
         self.context = list(prompt)
         return n_shared
+
+    @property
+    def controller(self) -> Controller | None:
+        """Who decides about drafts, where nobody fixed their length."""
+        return self.drafter.controller if isinstance(self.drafter, AutoDrafter) else None
+
+    def strategy(self, config: DraftConfig) -> str:
+        """Who drafted and how much, and what was left off and why, in a few words."""
+        if self.controller is None:
+            return "plain decoding" if config.drafter == "none" else f"{config.drafter} k={config.draft_length}"
+        return f"{config.drafter}: {self.controller.summary()}"
 
     def close(self) -> None:
         """Frees contexts and weights."""

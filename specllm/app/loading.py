@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specllm.app.calibration import Identity, draft_cost, known_draft_cost, target_cost
+from specllm.app.drafting import SOURCES, Drafting
 from specllm.app.generation import Session
 from specllm.app.models import LocatedModel
-from specllm.app.offload import ALL_LAYERS, plan_gpu_layers
+from specllm.app.offload import plan_gpu_layers, settled_gpu_layers
 from specllm.app.room import require_room
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, GpuLayers, SamplingConfig
-from specllm.decoding.protocols import Drafter
+from specllm.decoding.controller import Controller
 from specllm.decoding.sampling import KeyedSampler
-from specllm.drafters.lookup import LookupDrafter
-from specllm.drafters.model import ModelDrafter, floor_rule
-from specllm.drafters.none import NoDrafter
 from specllm.models.gguf_header import read_header
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.vocab import compare_vocabularies
@@ -30,21 +30,14 @@ class Loader:
     draft: DraftConfig
     draft_gpu_layers: GpuLayers = "auto"
 
-    def weights(self, path: Path, gpu_layers: GpuLayers | None = None) -> Weights:
-        """The file's weights, offloaded as asked; the header is checked before llama.cpp sees the file."""
-        header = read_header(path)
-        layers = self.context.gpu_layers if gpu_layers is None else gpu_layers
+    def weights(self, path: Path, layers: GpuLayers) -> Weights:
+        """The file's weights with that many layers offloaded; the header is checked before llama.cpp sees the file."""
         return Weights(
             path,
-            n_gpu_layers=plan_gpu_layers(header, layers, self.context),
+            n_gpu_layers=plan_gpu_layers(read_header(path), layers, self.context),
             use_mmap=self.context.use_mmap,
             use_mlock=self.context.use_mlock,
         )
-
-    def settled_gpu_layers(self, path: Path) -> GpuLayers:
-        """What `gpu_layers` comes to for the target at `path`."""
-        layers = plan_gpu_layers(read_header(path), self.context.gpu_layers, self.context)
-        return "all" if layers == ALL_LAYERS else layers
 
     def require_room(self, path: Path, context: ContextConfig, layers: GpuLayers, *, option: str) -> None:
         """Raises OutOfMemory where a context in main memory cannot fit."""
@@ -61,28 +54,44 @@ class Loader:
         self,
         weights: Weights,
         context: ContextConfig,
-        drafter: str,
-        draft_model: LocatedModel | None,
         sampling: SamplingConfig,
+        draft_model: LocatedModel | None,
+        notice: Callable[[str], None],
     ) -> Session:
-        """The target in a context of its own, with the drafter by that name ready to begin."""
+        """The target in a context of its own, with the drafter of this run ready to begin.
+
+        `context` has its size, threads and GPU layers settled; `notice` is told what takes seconds.
+        """
         self.require_room(weights.path, context, context.gpu_layers, option="--ctx")
         target = LlamaModel(weights, context)
-        if drafter != "model" or draft_model is None:
-            return Session(target, self._drafter(drafter))
-        draft_weights = self.weights(draft_model.path, self.draft_gpu_layers)
-        shared = compare_vocabularies(weights.vocab, draft_weights.vocab)
-        n_ctx = min(self.draft.draft_ctx, draft_weights.n_ctx_train or self.draft.draft_ctx)
-        draft_context = replace(context, n_ctx=n_ctx, n_outputs_max=1)
-        self.require_room(draft_model.path, draft_context, self.draft_gpu_layers, option="--draft-ctx")
-        model = LlamaModel(draft_weights, draft_context)
-        model_drafter = ModelDrafter(
-            model,
-            KeyedSampler(sampling),
-            rule=floor_rule(self.draft.confidence_floor),
-            can_draft=shared.can_draft,
-        )
-        return Session(target, model_drafter, draft_model=model)
+        drafting = Drafting(self.draft, KeyedSampler(sampling))
+        name, is_controlled = self.draft.drafter, self.draft.is_controlled
+        if is_controlled:
+            identity = Identity.of(weights.path, context, "target")
+            drafting.target_cost = target_cost(
+                target, identity, is_renewed=self.draft.is_recalibrated, notice=notice
+            )
+        if draft_model is not None and "model" in SOURCES[name]:
+            self._add_draft_model(drafting, weights, context, draft_model)
+        return Session(target, drafting.make(name, is_controlled=is_controlled), draft_model=drafting.draft_model)
 
-    def _drafter(self, name: str) -> Drafter:
-        return LookupDrafter(self.draft.lookup_min_match) if name == "lookup" else NoDrafter()
+    def _add_draft_model(
+        self, drafting: Drafting, weights: Weights, context: ContextConfig, draft_model: LocatedModel
+    ) -> None:
+        """Loads the draft model into `drafting`, unless it is known that it cannot pay here and nobody insists on it."""
+        layers = settled_gpu_layers(read_header(draft_model.path), self.draft_gpu_layers, self.context)
+        n_ctx = self.draft.draft_ctx
+        draft_context = replace(context, n_ctx=n_ctx, n_outputs_max=1, gpu_layers=layers)
+        identity = Identity.of(draft_model.path, draft_context, "draft")
+        is_optional = self.draft.is_controlled and self.draft.drafter == "auto"
+        if is_optional and drafting.target_cost and not self.draft.is_recalibrated:
+            drafting.draft_cost = known_draft_cost(identity)
+            if drafting.draft_cost and not Controller(drafting.target_cost, {}, drafting.draft_cost).can_model_pay():
+                return
+        draft_weights = self.weights(draft_model.path, layers)
+        drafting.can_draft = compare_vocabularies(weights.vocab, draft_weights.vocab).can_draft
+        draft_context = replace(draft_context, n_ctx=min(n_ctx, draft_weights.n_ctx_train or n_ctx))
+        self.require_room(draft_model.path, draft_context, layers, option="--draft-ctx")
+        drafting.draft_model = LlamaModel(draft_weights, draft_context)
+        if self.draft.is_controlled:
+            drafting.draft_cost = draft_cost(drafting.draft_model, identity, is_renewed=self.draft.is_recalibrated)

@@ -30,6 +30,12 @@ def plan_gpu_layers(header: GgufHeader, wanted: GpuLayers, context: ContextConfi
     return ALL_LAYERS if n >= n_layers else n
 
 
+def settled_gpu_layers(header: GgufHeader, wanted: GpuLayers, context: ContextConfig) -> GpuLayers:
+    """What `auto` comes to on this machine, as a user would write it."""
+    layers = plan_gpu_layers(header, wanted, context)
+    return "all" if layers == ALL_LAYERS else layers
+
+
 def kv_bytes_per_token(header: GgufHeader) -> int:
     """Keys and values of one token over all layers, in f16."""
     return 2 * sum(header.n_head_kv) * (header.key_length + header.value_length)

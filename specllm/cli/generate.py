@@ -48,7 +48,7 @@ def generate(
         AnswerView(
             has_text=not output.as_json, has_status=not output.quiet, colours_accepted=output.color_accepted
         ) as view,
-        app.answer(wanted) as answer,
+        app.answer(wanted, view.notice) as answer,
     ):
         view.stream(answer)
     if output.as_json:

@@ -125,14 +125,14 @@ class DraftOptions:
     """Who proposes, and how much."""
 
     drafter: Annotated[
-        str | None,
+        str,
         _drafting("--drafter", "-d", metavar="|".join(DRAFTERS), autocompletion=_complete(DRAFTERS),
-                  callback=_one_of("drafter", DRAFTERS), help="Who drafts; by default what suits the models."),
-    ] = None  # fmt: skip
+                  callback=_one_of("drafter", DRAFTERS), help="Who drafts; auto takes what pays on this machine."),
+    ] = DraftConfig().drafter  # fmt: skip
     draft_length: Annotated[
         int | None,
         _drafting("-k", "--draft-length", metavar="N",
-                  help=f"Most tokens drafted per round, up to {MAX_DRAFT_LENGTH}; 0 is plain decoding."),
+                  help=f"Tokens drafted per round, up to {MAX_DRAFT_LENGTH}; 0 is plain decoding; by default what pays."),
     ] = None  # fmt: skip
     confidence: Annotated[
         float, _drafting("--confidence", metavar="P", help="The draft model stops below this probability.")
@@ -146,10 +146,14 @@ class DraftOptions:
                   help="The draft model's own window, tokens."),
     ] = DraftConfig().draft_ctx  # fmt: skip
 
+    recalibrate: Annotated[
+        bool, _drafting("--recalibrate", help="Measure anew what forwards cost on this machine.")
+    ] = False
+
     def config(self) -> DraftConfig:
         return DraftConfig(
             drafter=self.drafter, draft_length=self.draft_length, confidence_floor=self.confidence,
-            lookup_min_match=self.min_match, draft_ctx=self.draft_ctx,
+            lookup_min_match=self.min_match, draft_ctx=self.draft_ctx, is_recalibrated=self.recalibrate,
         )  # fmt: skip
 
 

@@ -80,11 +80,17 @@ class Controller:
         """A new answer starts; what was learned stays."""
         self._n_committed = 0
         self.lengths.clear()
+        if "model" in self.acceptance and self.draft_cost:
+            self._model_rate = self._best_chain(self.acceptance["model"].average(), self.cost.max_width - 1).rate
 
     @property
     def is_probing(self) -> bool:
         """Whether the round in the making is a try of something that is not believed to pay."""
         return bool(self._probing)
+
+    def can_model_pay(self) -> bool:
+        """Whether a draft model of that cost could win here if nearly everything it drafts were accepted."""
+        return self._best_chain(HOPE, self.cost.max_width - 1).rate > self.plain().rate * MIN_GAIN
 
     # ---- options ------------------------------------------------------------------------------------------------
 

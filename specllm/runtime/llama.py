@@ -64,6 +64,7 @@ class Weights:
         params.vocab_only = is_vocab_only
         params.progress_callback = _go_on
         self.path = path
+        self.n_gpu_layers = n_gpu_layers
         log.forget_errors()
         self.handle = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle and interrupt.is_abort_requested():

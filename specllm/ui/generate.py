@@ -35,9 +35,9 @@ class Answer(Protocol):
     @property
     def metrics(self) -> Metrics: ...
     @property
-    def draft_length(self) -> int: ...
-    @property
-    def source(self) -> str: ...
+    def strategy(self) -> str:
+        """Who drafts and how much: `lookup k=15`, or `auto: lookup 3-31, model off (would lose 18 %)`."""
+        ...
     @property
     def finish_reason(self) -> str | None: ...
     def interrupt(self) -> None: ...
@@ -58,11 +58,15 @@ class AnswerView:
 
     def __enter__(self) -> AnswerView:
         self._line.__enter__()
-        self._line.show(" loading the model", is_urgent=True)
+        self.notice("loading the model")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._line.__exit__(kind, error, tb)
+
+    def notice(self, text: str) -> None:
+        """Shows what takes its time before there is text, in the status line."""
+        self._line.show(f" {text}", is_urgent=True)
 
     def stream(self, answer: Answer) -> None:
         """Draws the answer as it comes; the cursor ends in the first column."""
@@ -83,6 +87,8 @@ class AnswerView:
         """Says on stderr how it went: the stats line, what the colours mean, and the table of all figures if wanted."""
         if self._has_status and self._has_text:
             print(stats_line(answer), file=sys.stderr)
+            if ":" in answer.strategy:
+                print(answer.strategy, file=sys.stderr)
             if self._is_coloured and (legend := colour_legend(answer.metrics)):
                 print(legend, file=sys.stderr)
         if has_table:
@@ -125,12 +131,13 @@ def _figures(answer: Answer) -> Iterator[str]:
     metrics = answer.metrics
     if (speed := metrics.decode_tok_per_s) is not None:
         yield f"{speed:.0f} tok/s" if speed >= 100 else f"{speed:.1f} tok/s"
-    if not answer.draft_length:
-        yield "plain decoding"
+    who = answer.strategy.partition(":")[0]
+    if who == "plain decoding":
+        yield who
     elif metrics.acceptance_rate is None:
-        yield f"{answer.source} drafted nothing"
+        yield f"{who} drafted nothing"
     else:
-        yield f"{answer.source} {metrics.acceptance_rate:.0%} accepted"
+        yield f"{who} {metrics.acceptance_rate:.0%} accepted"
         yield f"{metrics.tokens_per_forward or 0:.2f} tok/forward"
 
 

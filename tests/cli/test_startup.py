@@ -14,7 +14,7 @@ from tests.cli.conftest import COMMAND, run, run_all
 
 HEAVY = ("llama_cpp", "numpy", "huggingface_hub", "rich", "jinja2", "specllm.app", "specllm.runtime", "specllm.ui")
 LIMIT_S = 0.3
-TRIES = 5  # the quickest counts: the machine may have other things to do
+TRIES = 3  # the quickest counts: the machine may have other things to do
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["generate", "-h"]], ids=" ".join)

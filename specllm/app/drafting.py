@@ -1,0 +1,55 @@
+"""From a drafter's name to a drafter over loaded models, with its length fixed or controlled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from specllm.config import DraftConfig
+from specllm.decoding.acceptance import Acceptance
+from specllm.decoding.controller import Controller, DraftCost
+from specllm.decoding.cost import CostModel
+from specllm.decoding.protocols import Drafter, Sampler, Token
+from specllm.drafters.auto import AutoDrafter
+from specllm.drafters.lookup import MATCH_PRIOR, LookupDrafter
+from specllm.drafters.model import CONFIDENCE_PRIOR, ModelDrafter, floor_rule
+from specllm.drafters.none import NoDrafter
+from specllm.runtime.llama import LlamaModel
+
+SOURCES = {"none": (), "lookup": ("lookup",), "model": ("model",), "auto": ("lookup", "model")}
+
+
+def new_acceptance() -> dict[str, Acceptance]:
+    """What is believed about each drafter before anything was seen here."""
+    return {"lookup": Acceptance(MATCH_PRIOR, 0.7), "model": Acceptance(CONFIDENCE_PRIOR, 0.75)}
+
+
+@dataclass(slots=True)
+class Drafting:
+    """What drafters are made of: the draft model where there is one, the measured costs, what was learned."""
+
+    config: DraftConfig
+    sampler: Sampler
+    draft_model: LlamaModel | None = None
+    can_draft: Callable[[Token], bool] = lambda token: True
+    target_cost: CostModel | None = None  # needed where the length is controlled
+    draft_cost: DraftCost | None = None
+    acceptance: dict[str, Acceptance] = field(default_factory=new_acceptance)
+
+    def make(self, name: str, *, is_controlled: bool) -> Drafter:
+        """The drafter called `name`; where its length is not fixed, a controller chooses it round by round."""
+        lookup = LookupDrafter(self.config.lookup_min_match)
+        if not is_controlled:
+            fixed = {"lookup": lookup, "model": self._model() if name == "model" else None}
+            return fixed.get(name) or NoDrafter()
+        assert self.target_cost is not None
+        names = SOURCES[name]
+        acceptance = {source: self.acceptance[source] for source in names if source != "model" or self.draft_cost}
+        controller = Controller(self.target_cost, acceptance, self.draft_cost)
+        model = self._model() if "model" in names and self.draft_model else None
+        return AutoDrafter(controller, [lookup] if "lookup" in names else [], model)
+
+    def _model(self) -> ModelDrafter:
+        assert self.draft_model is not None
+        rule = floor_rule(self.config.confidence_floor)
+        return ModelDrafter(self.draft_model, self.sampler, rule=rule, can_draft=self.can_draft)
