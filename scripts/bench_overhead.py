@@ -20,14 +20,16 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from specllm.app.generate import GenerateRequest, answer, make_plan
+from specllm.app.generate import GenerateRequest, make_plan
 from specllm.app.generation import Session
 from specllm.app.loading import Loader
-from specllm.config import ContextConfig, DraftConfig, GenerateConfig, SamplingConfig
+from specllm.app.prompt import tokenize_prompt
+from specllm.config import DraftConfig, GenerateConfig, SamplingConfig
 from specllm.decoding.sampling import KeyedSampler
 from specllm.runtime.llama import LlamaModel
 
@@ -60,16 +62,13 @@ class ForwardClock:
 @contextmanager
 def session(drafter: str, k: int, sampling: SamplingConfig) -> Iterator[tuple[Session, list[int]]]:
     """The default pair, loaded, and the tokens of PROMPT."""
-    from specllm.app.generate import tokenize_prompt
-
     config = GenerateConfig()
-    plan = make_plan(
-        GenerateRequest(prompt=PROMPT, sampling={}, draft=DraftConfig(drafter=drafter, draft_length=k), generate=config)
-    )
-    context = ContextConfig(n_ctx=N_CTX, n_outputs_max=k + 1)
+    draft = DraftConfig(drafter=drafter, draft_length=k)
+    plan = make_plan(GenerateRequest(prompt=PROMPT, sampling={}, draft=draft, generate=config))
+    context = replace(plan.context, n_ctx=N_CTX, gpu_layers=0)
     loader = Loader(context, plan.draft)
-    weights = loader.weights(plan.target.path)
-    opened = loader.session(weights, context, plan.drafter, plan.draft_model, sampling)
+    weights = loader.weights(plan.target.path, context.gpu_layers)
+    opened = loader.session(weights, context, sampling, plan.draft_model, print)
     try:
         yield opened, tokenize_prompt(weights, PROMPT, config)
     finally:
@@ -162,12 +161,13 @@ def against_server(server: str, runs: int, n: int) -> None:
                     for _ in generation:
                         pass
                     ours.append(generation.metrics.decode_tok_per_s or 0.0)
-                    print(f"  {'warm-up' if not i else i}: specllm {ours[-1]:.2f}, llama-server {theirs[-1]:.2f} tok/s")
+                    print(f"  {i or 'warm-up'}: specllm {ours[-1]:.2f}, llama-server {theirs[-1]:.2f} tok/s")
             finally:
                 process.terminate()
     ours, theirs = ours[1:], theirs[1:]
     ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-    print(f"plain decoding: specllm {statistics.median(ours):.2f}, llama-server {statistics.median(theirs):.2f} tok/s, ratio {ratio:.3f}")
+    ours_median, theirs_median = statistics.median(ours), statistics.median(theirs)
+    print(f"plain decoding: specllm {ours_median:.2f}, llama-server {theirs_median:.2f} tok/s, ratio {ratio:.3f}")
 
 
 def _wait_for(port: int) -> None:

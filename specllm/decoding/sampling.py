@@ -10,6 +10,7 @@ The chain is llama.cpp's default: logit bias, penalties, top-k, top-p, min-p, te
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,25 +26,35 @@ Row = npt.NDArray[np.float32]  # (n_vocab,)
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.intp]
 
-_GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's increment, 2^64 / golden ratio (Steele, Lea, Flood 2014)
-_MASK = 2**64 - 1
+_DELTA, _LARGEST_DELTA = 8.0, 64.0  # nats below the highest logit: e^-8 of its weight
+
+# splitmix64 (Steele, Lea, Flood 2014): the increment is 2^64 / golden ratio
+_GOLDEN, _MIX_1, _MIX_2, _MASK = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 2**64 - 1
+# numpy's scalars, made once: making them costs as much as the arithmetic on forty candidates
+_U1, _U11, _U27, _U30, _U31 = (np.uint64(n) for n in (1, 11, 27, 30, 31))
+_UGOLDEN, _UMIX_1, _UMIX_2 = np.uint64(_GOLDEN), np.uint64(_MIX_1), np.uint64(_MIX_2)
 
 
 def _splitmix64(x: int) -> int:
     x = (x + _GOLDEN) & _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    x = ((x ^ (x >> 30)) * _MIX_1) & _MASK
+    x = ((x ^ (x >> 27)) * _MIX_2) & _MASK
     return x ^ (x >> 31)
 
 
 def gumbel_noise(seed: int, position: int, tokens: Ids) -> Floats:
-    """Standard Gumbel noise for each of `tokens` at `position`: the same numbers for the same three arguments, always."""
-    key = _splitmix64(seed ^ _splitmix64(position))
-    x = np.uint64(key) + (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x = x ^ (x >> np.uint64(31))
-    u = ((x >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53  # in (0, 1), never an end of it
+    """Standard Gumbel noise for each of `tokens` at `position`: the same numbers for the same arguments, always."""
+    x = tokens.astype(np.uint64)
+    x += _U1
+    x *= _UGOLDEN
+    x += np.uint64(_splitmix64(seed ^ _splitmix64(position)))
+    x ^= x >> _U30
+    x *= _UMIX_1
+    x ^= x >> _U27
+    x *= _UMIX_2
+    x ^= x >> _U31
+    x >>= _U11
+    u = (x + 0.5) * 2.0**-53  # in (0, 1), never an end of it
     noise: Floats = -np.log(-np.log(u))
     return noise
 
@@ -64,32 +75,55 @@ class KeyedSampler:
         self._has_penalties = config.penalty_last_n != 0 and (
             config.repeat_penalty != 1.0 or config.frequency_penalty != 0.0 or config.presence_penalty != 0.0
         )
+        # how far below the highest logit min-p ends
+        self._min_p_delta = -math.log(config.min_p) if config.min_p > 0.0 else math.inf
         self._bias_tokens = np.array([token for token, _ in config.logit_bias], dtype=np.intp)
         self._bias_values = np.array([bias for _, bias in config.logit_bias], dtype=np.float32)
 
     def pick(self, logits: Row, context: Sequence[Token]) -> Token:
         if self.config.temperature == 0.0:
             return int(np.argmax(self.adjusted(logits, context)))
-        candidates = self.candidates(logits, context)
-        if len(candidates.tokens) == 1:
-            return int(candidates.tokens[0])
-        noise = gumbel_noise(self.config.seed, len(context), candidates.tokens)
-        return int(candidates.tokens[np.argmax(candidates.logprobs + noise)])
+        tokens, values = self._survivors(logits, context)
+        if len(tokens) > 1:  # adding noise to log probabilities or to logits: the same largest one
+            values = values / self.config.temperature + gumbel_noise(self.config.seed, len(context), tokens)
+        return int(tokens[np.argmax(values)])
 
     def candidates(self, logits: Row, context: Sequence[Token]) -> Candidates:
         """What survives the chain after `context`; at temperature 0 the one best token."""
-        config = self.config
+        if self.config.temperature == 0.0:
+            return Candidates(np.array([np.argmax(self.adjusted(logits, context))], dtype=np.intp), np.zeros(1))
+        tokens, values = self._survivors(logits, context)
+        return Candidates(tokens, log_softmax(values / self.config.temperature))
+
+    def _survivors(self, logits: Row, context: Sequence[Token]) -> tuple[Ids, Floats]:
+        """The tokens that top-k, top-p and min-p leave, and their logits, highest first.
+
+        Exact without sorting the vocabulary: only logits within `delta` of the highest are looked at. Each one below weighs
+        at most exp(-delta), so it is known how much they could weigh together; where that could change the answer, delta
+        is widened.
+        """
         row = self.adjusted(logits, context)
-        if config.temperature == 0.0:
-            return Candidates(np.array([np.argmax(row)], dtype=np.intp), np.zeros(1))
-        tokens, values = top_k(row, config.top_k)
-        if config.top_p < 1.0:
-            n = _nucleus_size(values, config.top_p)
-            tokens, values = tokens[:n], values[:n]
-        if config.min_p > 0.0:
-            n = int(np.count_nonzero(values >= values[0] + np.log(config.min_p)))
-            tokens, values = tokens[:n], values[:n]
-        return Candidates(tokens, log_softmax(values / config.temperature))
+        k = min(self.config.top_k, len(row)) or len(row)
+        highest = float(row.max())
+        delta = _DELTA
+        while True:
+            tokens, values = _ranked(row, highest - delta, k)
+            unseen = (k - len(tokens)) * math.exp(-delta)
+            fewest, most = self._n_kept(values, 0.0), self._n_kept(values, unseen)
+            is_sure = fewest == most and (most < len(tokens) or not unseen)
+            if delta == math.inf or (is_sure and (self._min_p_delta == math.inf or delta >= self._min_p_delta)):
+                return tokens[:fewest], values[:fewest]
+            delta = 2 * delta if delta < _LARGEST_DELTA else math.inf
+
+    def _n_kept(self, values: Floats, unseen: float) -> int:
+        """How many of the sorted logits top-p and min-p keep, where `unseen` is the weight below them (the first one's is 1)."""
+        n = len(values)
+        if self.config.top_p < 1.0:  # the fewest that make up top_p of the probability (Holtzman et al. 2020)
+            cumulative = np.cumsum(np.exp(values - values[0]))
+            n = int(np.searchsorted(cumulative, self.config.top_p * (cumulative[-1] + unseen))) + 1
+        if self._min_p_delta < math.inf:
+            n = min(n, int(np.searchsorted(-values, self._min_p_delta - values[0], side="right")))
+        return min(n, len(values) + (unseen > 0))
 
     def adjusted(self, logits: Row, context: Sequence[Token]) -> Row:
         """The row after logit bias and penalties: the row itself where there are none, else a copy."""
@@ -116,25 +150,14 @@ class KeyedSampler:
         row[tokens] = values - n * config.frequency_penalty - config.presence_penalty
 
 
-def top_k(row: Row, k: int) -> tuple[Ids, Floats]:
-    """The k highest logits of a row, highest first, equal ones by id; all finite ones for k = 0.
-
-    Exact without sorting the vocabulary: only values above `max - delta` are sorted, and delta is widened until at least
-    k of them stand above it.
-    """
-    highest = float(np.max(row))
-    n_wanted = min(k, len(row)) if k else len(row)
-    delta = 8.0 if k else np.inf
-    while True:
-        tokens = np.flatnonzero(row >= highest - delta) if delta < np.inf else np.flatnonzero(row > -np.inf)
-        if len(tokens) >= n_wanted or delta == np.inf:
-            break
-        delta = delta * 2 if delta < 256 else np.inf
+def _ranked(row: Row, threshold: float, k: int) -> tuple[Ids, Floats]:
+    """The (at most k highest) finite logits from `threshold` up, highest first, equal ones by id."""
+    tokens = np.flatnonzero(row >= threshold) if threshold > -math.inf else np.flatnonzero(row > -np.inf)
     values = row[tokens].astype(np.float64)
-    if len(tokens) > 4 * n_wanted:  # a flat row: cut down to the wanted ones (and their equals) before sorting
-        threshold = np.partition(values, len(values) - n_wanted)[len(values) - n_wanted]
-        tokens, values = tokens[values >= threshold], values[values >= threshold]
-    order = np.argsort(-values, kind="stable")[:n_wanted]
+    if len(tokens) > 4 * k:  # a flat row: cut down to the k highest (and their equals) before sorting
+        least = np.partition(values, len(values) - k)[len(values) - k]
+        tokens, values = tokens[values >= least], values[values >= least]
+    order = np.argsort(-values, kind="stable")[:k]
     return tokens[order], values[order]
 
 
@@ -143,8 +166,3 @@ def log_softmax(values: Floats) -> Floats:
     result: Floats = shifted - np.log(np.exp(shifted).sum())
     return result
 
-
-def _nucleus_size(values: Floats, top_p: float) -> int:
-    """How many of the sorted logits make up at least `top_p` of their probability (Holtzman et al. 2020)."""
-    cumulative = np.cumsum(np.exp(log_softmax(values)))
-    return min(len(values), int(np.searchsorted(cumulative, top_p, side="left")) + 1)

@@ -131,10 +131,11 @@ def _figures(answer: Answer) -> Iterator[str]:
     metrics = answer.metrics
     if (speed := metrics.decode_tok_per_s) is not None:
         yield f"{speed:.0f} tok/s" if speed >= 100 else f"{speed:.1f} tok/s"
-    who = answer.strategy.partition(":")[0]
-    if who == "plain decoding":
-        yield who
-    elif metrics.acceptance_rate is None:
+    if answer.strategy == "plain decoding":
+        yield answer.strategy
+        return
+    who = answer.strategy.replace(":", " ").split()[0]
+    if metrics.acceptance_rate is None:
         yield f"{who} drafted nothing"
     else:
         yield f"{who} {metrics.acceptance_rate:.0%} accepted"

@@ -125,6 +125,7 @@ class StatusLine:
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)  # stops here until somebody continues the process
         signal.signal(signal.SIGTSTP, self._suspend)
+        self._row = ""  # the shell has left the cursor in the first column
 
 
 def may_end_at_margin(text: str, columns: int) -> bool:

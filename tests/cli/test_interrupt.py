@@ -34,10 +34,10 @@ def slow_gguf(synthetic_models: Path) -> Path:
 
 
 def test_ctrl_c_leaves_one_document_at_any_moment(slow_gguf: Path, tmp_path: Path) -> None:
-    """While importing, looking the model up, loading it, rendering the prompt, reading it."""
+    """While importing, looking the model up, rendering the prompt, measuring the machine, reading the prompt, generating."""
     (tmp_path / "sitecustomize.py").write_text(AT_EVENT, encoding="utf-8")
     at_once = ["numpy", "llama_cpp", "slow.gguf", "jinja2.sandbox"]
-    moments = [(moment, 0.0) for moment in at_once] + [(".partial", 0.05), (".partial", 0.5)]
+    moments = [(moment, 0.0) for moment in at_once] + [(".json", 0.1), (".partial", 0.05), (".partial", 0.5)]
     results = run_all([
         partial(
             run, "generate", "-m", str(slow_gguf), "--threads", "1", "-n", "3000", "x" * 900, "--json",

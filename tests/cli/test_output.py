@@ -29,7 +29,7 @@ def test_a_document_says_all_that_made_the_text(llama_gguf: Path, close_draft_gg
     arguments = ["generate", "-m", str(llama_gguf), "--draft-model", str(close_draft_gguf), *QUICK, "-n", "40", "hi"]
     plain, drafted = run_all([
         partial(run, *arguments, "-k", "0", "--json", "-t", "0"),
-        partial(run, *arguments, "-k", "4", "--json", "-t", "0", "--stats", "--confidence", "0"),
+        partial(run, *arguments, "-d", "model", "-k", "4", "--json", "-t", "0", "--stats", "--confidence", "0"),
     ])  # fmt: skip
     assert (plain.code, drafted.code) == (0, 0)
     assert plain.stderr == ""
@@ -63,14 +63,15 @@ def test_a_document_says_what_a_default_came_to(llama_gguf: Path) -> None:
     document = result.document
     assert document["params"]["threads"] == document["host"]["physical_cores"] > 0
     assert document["params"]["seed"] > 0
-    assert (document["params"]["top_k"], document["params"]["drafter"]) == (40, "lookup")
+    assert (document["params"]["top_k"], document["params"]["drafter"]) == (40, "auto")
+    assert document["result"]["strategy"].startswith("auto: ")
 
 
 def test_the_lines_of_a_trace_add_up_to_the_figures(llama_gguf: Path, close_draft_gguf: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     result = run(
         "generate", "-m", str(llama_gguf), "--draft-model", str(close_draft_gguf), *QUICK, "-t", "0", "-n", "40", "--json",
-        "--confidence", "0", "--trace", str(trace), "hi",
+        "-d", "model", "--confidence", "0", "--trace", str(trace), "hi",
     )  # fmt: skip
     stats = result.document["result"]["stats"]
     lines = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
@@ -85,7 +86,7 @@ def test_the_lines_of_a_trace_add_up_to_the_figures(llama_gguf: Path, close_draf
         assert sum(line[name] for line in lines) == pytest.approx(stats[name])
     assert lines[0]["prompt"]["n_prompt"] == stats["n_prompt"]
     assert [line["reason"] for line in lines if line["reason"]] == ["length"]
-    assert [path.name for path in tmp_path.glob("*")] == ["trace.jsonl"]
+    assert [path.name for path in tmp_path.glob("*trace*")] == ["trace.jsonl"]
 
 
 def round_of(*tokens: int) -> Round:

@@ -149,7 +149,15 @@ def test_colour_and_status_are_for_terminals_that_can(
     speaking_gguf: Path, env: dict[str, str], has_status: bool, has_colour: bool
 ) -> None:
     """The target as its own draft: every token is accepted, so there is something to colour."""
-    arguments = [*arguments_for(speaking_gguf, 500), "--draft-model", str(speaking_gguf), "--confidence", "0"]
+    arguments = [
+        *arguments_for(speaking_gguf, 500),
+        "-d",
+        "model",
+        "--draft-model",
+        str(speaking_gguf),
+        "--confidence",
+        "0",
+    ]
     sent = on_terminal(*arguments, "--color-accepted", env=env)
     assert (b"\x1b7\x1b[1;" in sent) == has_status
     assert (b"\x1b[r" in sent) == has_status

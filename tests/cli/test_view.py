@@ -19,9 +19,7 @@ from specllm.ui.status import may_end_at_margin
 class Finished(Answer):
     """An answer that only has figures."""
 
-    def __init__(
-        self, metrics: Metrics, *, strategy: str = "lookup k=3", reason: str | None = "stop"
-    ) -> None:
+    def __init__(self, metrics: Metrics, *, strategy: str = "lookup k=3", reason: str | None = "stop") -> None:
         self._metrics, self._strategy, self._reason = metrics, strategy, reason
 
     def __iter__(self) -> Iterator[Sequence[Chunk]]:
@@ -54,17 +52,18 @@ def metrics(n_rounds: int, *, n_draft: int = 3, n_accepted: int = 2, seconds: fl
 
 def test_the_stats_line_names_every_number() -> None:
     line = stats_line(Finished(metrics(50)))
-    assert line == "150 tokens · 30.0 tok/s · lookup k=3 67% accepted · 3.00 tok/forward · TTFT 0.50 s"
+    assert line == "150 tokens · 30.0 tok/s · lookup 67% accepted · 3.00 tok/forward · TTFT 0.50 s"
 
 
 @pytest.mark.parametrize(
     ("answer", "line"),
     [
-        (Finished(metrics(2, n_draft=0, n_accepted=0), strategy="plain decoding"), "2 tokens · 10.0 tok/s · plain decoding · TTFT 0.50 s"),
-        (Finished(metrics(2, n_draft=0, n_accepted=0)), "2 tokens · 10.0 tok/s · lookup k=3 drafted nothing · TTFT 0.50 s"),
-        (Finished(metrics(1), reason="length"), "3 tokens, cut · lookup k=3 67% accepted · 3.00 tok/forward · TTFT 0.50 s"),
+        (Finished(metrics(2, n_draft=0, n_accepted=0), strategy="plain decoding"),
+         "2 tokens · 10.0 tok/s · plain decoding · TTFT 0.50 s"),
+        (Finished(metrics(2, n_draft=0, n_accepted=0)), "2 tokens · 10.0 tok/s · lookup drafted nothing · TTFT 0.50 s"),
+        (Finished(metrics(1), reason="length"), "3 tokens, cut · lookup 67% accepted · 3.00 tok/forward · TTFT 0.50 s"),
         (Finished(metrics(1), reason="interrupted"),
-         "interrupted after 3 tokens · lookup k=3 67% accepted · 3.00 tok/forward · TTFT 0.50 s"),
+         "interrupted after 3 tokens · lookup 67% accepted · 3.00 tok/forward · TTFT 0.50 s"),
         (Finished(metrics(0), reason="interrupted"), "interrupted while reading the prompt, 1,000 tokens"),
     ],
 )  # fmt: skip
@@ -74,7 +73,9 @@ def test_the_stats_line_says_how_it_ended(answer: Finished, line: str) -> None:
 
 @given(st.integers(1, 300), st.integers(1, 15), st.floats(0.002, 5), st.sampled_from(["model", "lookup", "grammar"]))
 def test_the_stats_line_fits_a_terminal(n_rounds: int, n_draft: int, seconds: float, source: str) -> None:
-    answer = Finished(metrics(n_rounds, n_draft=n_draft, n_accepted=min(2, n_draft), seconds=seconds), strategy=f"{source} k=3")
+    answer = Finished(
+        metrics(n_rounds, n_draft=n_draft, n_accepted=min(2, n_draft), seconds=seconds), strategy=f"{source} k=3"
+    )
     assert cell_len(stats_line(answer)) <= 80
     assert cell_len(status_line(answer)) <= 80
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllm.config import SamplingConfig
-from specllm.decoding.sampling import KeyedSampler, gumbel_noise, top_k
+from specllm.decoding.sampling import KeyedSampler, gumbel_noise
 from specllm.errors import ConfigError
 
 FILTERS = [
@@ -92,10 +92,22 @@ def test_top_k_equals_a_full_sort_with_ties_broken_by_id(logits, k):
     row = np.array(logits, dtype=np.float32)
     if not np.isfinite(row).any():
         return
-    tokens, values = top_k(row, k)
+    config = SamplingConfig(top_k=k, top_p=1.0, min_p=0.0, temperature=1.0)
+    tokens = KeyedSampler(config).candidates(row, []).tokens
     expected = sorted((i for i in range(len(row)) if row[i] > -np.inf), key=lambda i: (-row[i], i))[: k or None]
     assert tokens.tolist() == expected
-    assert values.tolist() == row[expected].astype(float).tolist()
+
+
+@pytest.mark.parametrize("spread", [0.3, 2.0, 6.0])
+@pytest.mark.parametrize("filters", [*FILTERS, {"top_k": 40, "top_p": 0.999, "min_p": 0.001}, {"top_k": 300, "top_p": 0.5, "min_p": 0.0}])
+def test_what_is_not_looked_at_never_changes_the_answer(filters, spread):
+    """On rows of 5,000 logits, flat and peaked: the same survivors as with every logit sorted."""
+    rng = np.random.default_rng(8)
+    config = SamplingConfig(temperature=0.8, **filters)
+    for _ in range(20):
+        row = rng.normal(0, spread, 5000).astype(np.float32)
+        candidates = KeyedSampler(config).candidates(row, [])
+        assert candidates.tokens.tolist() == list(reference_law(row, [], config))
 
 
 def test_greedy_is_the_highest_logit_and_the_lowest_id_of_equal_ones():
