@@ -68,7 +68,8 @@ def session(drafter: str, k: int, sampling: SamplingConfig) -> Iterator[tuple[Se
     context = replace(plan.context, n_ctx=N_CTX, gpu_layers=0)
     loader = Loader(context, plan.draft)
     weights = loader.weights(plan.target.path, context.gpu_layers)
-    opened = loader.session(weights, context, sampling, plan.draft_model, print)
+    target, drafting = loader.open(weights, context, sampling, plan.draft_model, print)
+    opened = Session(target, drafting.chosen(), draft_model=drafting.draft_model)
     try:
         yield opened, tokenize_prompt(weights, PROMPT, config)
     finally:

@@ -21,7 +21,7 @@ import platformdirs
 
 from specllm.app.host import processor_name
 from specllm.config import ContextConfig
-from specllm.decoding.calibrate import DEPTH, measure_draft, measure_target
+from specllm.decoding.calibrate import DEPTH, measure_draft, measure_target, missing_widths
 from specllm.decoding.controller import DraftCost
 from specllm.decoding.cost import MAX_WIDTH, CostModel
 from specllm.runtime.backend import inspect_backend
@@ -29,6 +29,7 @@ from specllm.runtime.llama import LlamaModel
 
 SCHEMA = 1
 QUICK_BUDGET_S = 5.0  # of the calibration before a first answer
+LARGEST_DRIFT = 1.6  # deep contexts and shared machines explain less
 
 
 def cache_dir() -> Path:
@@ -76,13 +77,22 @@ class Identity:
 def target_cost(
     model: LlamaModel, identity: Identity, *, is_renewed: bool = False, notice: Callable[[str], None] = lambda text: None
 ) -> CostModel:
-    """V(w) of the target: from the cache, else measured now (`notice` says so) and kept."""
-    points = None if is_renewed else _read_points(identity)
-    if points is None:
+    """V(w) of the target: from the cache; what is missing there is measured now (`notice` says so) and kept.
+
+    A slow model's curve is completed over several runs, one budget each.
+    """
+    points = {} if is_renewed else _read_points(identity)
+    if missing_widths(points, n_ctx=model.n_ctx, budget_s=QUICK_BUDGET_S):
         notice(f"measuring what {model.weights.path.name} costs on this machine, once (about {QUICK_BUDGET_S:.0f} s)")
-        points = measure_target(model, budget_s=QUICK_BUDGET_S)
+        points = measure_target(model, budget_s=QUICK_BUDGET_S, known=points)
         keep(identity.file("calibration"), {"identity": identity.facts, "points": points})
     return CostModel(points)
+
+
+def forget_if_wrong(cost: CostModel, identity: Identity) -> None:
+    """Drops a calibration that a whole answer contradicted (measured beside other work, or the machine has changed)."""
+    if not 1 / LARGEST_DRIFT < cost.drift < LARGEST_DRIFT:
+        identity.file("calibration").unlink(missing_ok=True)
 
 
 def known_draft_cost(identity: Identity) -> DraftCost | None:
@@ -107,16 +117,17 @@ def draft_cost(model: LlamaModel, identity: Identity, *, is_renewed: bool = Fals
     return cost
 
 
-def _read_points(identity: Identity) -> dict[int, float] | None:
+def _read_points(identity: Identity) -> dict[int, float]:
+    """What the cache holds; nothing where that is not whole."""
     known = read(identity.file("calibration"))
     if not known or known.get("identity") != identity.facts or not isinstance(known.get("points"), dict):
-        return None
+        return {}
     try:
         points = {int(width): seconds for width, seconds in known["points"].items()}
     except ValueError:
-        return None
+        return {}
     is_whole = 1 in points and all(width > 0 and _is_positive(seconds) for width, seconds in points.items())
-    return points if is_whole else None
+    return points if is_whole else {}
 
 
 def _is_positive(value: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from specllm.app.calibration import Identity
 from specllm.config import DraftConfig
 from specllm.decoding.acceptance import Acceptance
 from specllm.decoding.controller import Controller, DraftCost
@@ -33,8 +34,13 @@ class Drafting:
     draft_model: LlamaModel | None = None
     can_draft: Callable[[Token], bool] = lambda token: True
     target_cost: CostModel | None = None  # needed where the length is controlled
+    target_identity: Identity | None = None  # what that was measured for
     draft_cost: DraftCost | None = None
     acceptance: dict[str, Acceptance] = field(default_factory=new_acceptance)
+
+    def chosen(self) -> Drafter:
+        """The drafter of the configuration."""
+        return self.make(self.config.drafter, is_controlled=self.config.is_controlled)
 
     def make(self, name: str, *, is_controlled: bool) -> Drafter:
         """The drafter called `name`; where its length is not fixed, a controller chooses it round by round."""

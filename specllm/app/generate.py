@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from specllm.app import learned
-from specllm.app.drafting import SOURCES
+from specllm.app.calibration import forget_if_wrong
+from specllm.app.drafting import SOURCES, Drafting
 from specllm.app.generation import FinishReason, Generation, Session, traced
 from specllm.app.host import describe_build
 from specllm.app.loading import Loader
@@ -33,7 +34,6 @@ from specllm.models.gguf_header import read_header
 from specllm.models.store import recorded_digest, size_on_disk
 from specllm.runtime.backend import physical_cores
 from specllm.runtime.interrupt import abort_on_interrupt
-from specllm.runtime.llama import Weights
 from specllm.runtime.vocab import Vocab
 
 
@@ -186,10 +186,11 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         prompt = tokenize_prompt(weights, request.prompt, plan.generate)
         n_ctx = plan.context.n_ctx or loader.context_size(weights, len(prompt), plan.generate)
         context = replace(plan.context, n_ctx=n_ctx, gpu_layers=layers)
-        session = loader.session(weights, context, plan.sampling, plan.draft_model, notice)
+        target, drafting = loader.open(weights, context, plan.sampling, plan.draft_model, notice)
+        session = Session(target, drafting.chosen(), draft_model=drafting.draft_model)
         stack.callback(session.close)
         plan = replace(plan, context=replace(context, n_batch=session.target.n_batch))
-        stack.enter_context(remembered(session, plan, request.prompt))
+        stack.enter_context(remembered(session, drafting, plan, request.prompt))
         generation = session.generate(prompt, KeyedSampler(plan.sampling), plan.draft.most_drafted, plan.generate)
         chunks = iter(generation)
         if plan.generate.trace:
@@ -205,7 +206,7 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
 
 
 @contextlib.contextmanager
-def remembered(session: Session, plan: Plan, prompt: str) -> Iterator[None]:
+def remembered(session: Session, drafting: Drafting, plan: Plan, prompt: str) -> Iterator[None]:
     """Starts from what earlier answers of this pair taught about that kind of text, and keeps what this one teaches."""
     controller = session.controller
     if controller is None:
@@ -216,6 +217,8 @@ def remembered(session: Session, plan: Plan, prompt: str) -> Iterator[None]:
     learned.restore(file, kind, controller.acceptance)
     yield
     learned.save(file, kind, controller.acceptance)
+    if drafting.target_identity:
+        forget_if_wrong(controller.cost, drafting.target_identity)
 
 
 def check_biases(sampling: SamplingConfig, vocab: Vocab) -> None:

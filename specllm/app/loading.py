@@ -8,7 +8,6 @@ from pathlib import Path
 
 from specllm.app.calibration import Identity, draft_cost, known_draft_cost, target_cost
 from specllm.app.drafting import SOURCES, Drafting
-from specllm.app.generation import Session
 from specllm.app.models import LocatedModel
 from specllm.app.offload import plan_gpu_layers, settled_gpu_layers
 from specllm.app.room import require_room
@@ -29,6 +28,7 @@ class Loader:
     context: ContextConfig
     draft: DraftConfig
     draft_gpu_layers: GpuLayers = "auto"
+    loads_all: bool = False  # also a draft model that cannot pay here
 
     def weights(self, path: Path, layers: GpuLayers) -> Weights:
         """The file's weights with that many layers offloaded; the header is checked before llama.cpp sees the file."""
@@ -50,30 +50,29 @@ class Loader:
         needed = -(-(n_prompt + config.max_tokens) // CTX_STEP) * CTX_STEP
         return min(needed, weights.n_ctx_train) if weights.n_ctx_train else needed
 
-    def session(
+    def open(
         self,
         weights: Weights,
         context: ContextConfig,
         sampling: SamplingConfig,
         draft_model: LocatedModel | None,
         notice: Callable[[str], None],
-    ) -> Session:
-        """The target in a context of its own, with the drafter of this run ready to begin.
+    ) -> tuple[LlamaModel, Drafting]:
+        """The target in a context of its own, and what its drafters are made of.
 
         `context` has its size, threads and GPU layers settled; `notice` is told what takes seconds.
         """
         self.require_room(weights.path, context, context.gpu_layers, option="--ctx")
         target = LlamaModel(weights, context)
         drafting = Drafting(self.draft, KeyedSampler(sampling))
-        name, is_controlled = self.draft.drafter, self.draft.is_controlled
-        if is_controlled:
-            identity = Identity.of(weights.path, context, "target")
+        if self.draft.is_controlled:
+            drafting.target_identity = identity = Identity.of(weights.path, context, "target")
             drafting.target_cost = target_cost(
                 target, identity, is_renewed=self.draft.is_recalibrated, notice=notice
             )
-        if draft_model is not None and "model" in SOURCES[name]:
+        if draft_model is not None and "model" in SOURCES[self.draft.drafter]:
             self._add_draft_model(drafting, weights, context, draft_model)
-        return Session(target, drafting.make(name, is_controlled=is_controlled), draft_model=drafting.draft_model)
+        return target, drafting
 
     def _add_draft_model(
         self, drafting: Drafting, weights: Weights, context: ContextConfig, draft_model: LocatedModel
@@ -83,7 +82,7 @@ class Loader:
         n_ctx = self.draft.draft_ctx
         draft_context = replace(context, n_ctx=n_ctx, n_outputs_max=1, gpu_layers=layers)
         identity = Identity.of(draft_model.path, draft_context, "draft")
-        is_optional = self.draft.is_controlled and self.draft.drafter == "auto"
+        is_optional = self.draft.is_controlled and self.draft.drafter == "auto" and not self.loads_all
         if is_optional and drafting.target_cost and not self.draft.is_recalibrated:
             drafting.draft_cost = known_draft_cost(identity)
             if drafting.draft_cost and not Controller(drafting.target_cost, {}, drafting.draft_cost).can_model_pay():

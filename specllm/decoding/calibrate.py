@@ -6,7 +6,7 @@ makes it longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
 from specllm.decoding.controller import DraftCost
@@ -14,7 +14,9 @@ from specllm.decoding.cost import CALIBRATION_WIDTHS
 from specllm.decoding.protocols import LanguageModel, Token
 
 DEPTH = 256  # tokens in the KV cache while measuring: a short prompt
-_FIRST = (1, 16, 4, 64, 2, 32, 8, 128)  # what decides most, in case the time is up early
+_ALWAYS = (1, 4, 16)
+_FIRST = (*_ALWAYS, 64, 2, 32, 8, 128)  # what decides most, in case the time is up early
+_ORDER = (*_FIRST, *(width for width in CALIBRATION_WIDTHS if width not in _FIRST))
 _PREFILL = 64  # tokens of the forward that tells a draft model's prefill cost
 
 
@@ -24,27 +26,41 @@ def _tokens(model: LanguageModel, n: int) -> list[Token]:
 
 
 def measure_target(
-    model: LanguageModel, *, budget_s: float, n_repeats: int = 3, clock: Callable[[], float] = perf_counter
+    model: LanguageModel,
+    *,
+    budget_s: float,
+    known: Mapping[int, float] | None = None,
+    n_repeats: int = 3,
+    clock: Callable[[], float] = perf_counter,
 ) -> dict[int, float]:
-    """Seconds by width, for as many of the calibration widths as the budget allows; always width 1.
+    """Seconds by width, for as many of the calibration widths as the budget allows, beside those already `known`.
 
-    A width is timed with the rollback that follows a rejection, which costs where the cache must be restored. Leaves the
-    KV cache empty.
+    Width 1 and the two first steps are measured whatever they take: without them nothing can be decided. A width is timed
+    with the rollback that follows a rejection, which costs where the cache must be restored. Leaves the KV cache empty.
     """
     depth = min(DEPTH, model.n_ctx // 2)
     started = clock()
     _fill(model, depth)
-    points: dict[int, float] = {}
+    points = dict(known or {})
+    wanted = [width for width in _ORDER if width not in points and depth + width <= model.n_ctx]
     for repeat in range(n_repeats):
-        for width in (*_FIRST, *(w for w in CALIBRATION_WIDTHS if w not in _FIRST)):
-            if depth + width > model.n_ctx or (repeat and width not in points):
+        for width in wanted:
+            if repeat and width not in points:
                 continue
-            if width > 1 and clock() - started + _expected_s(points, width) > budget_s:
-                continue
-            seconds = _time_block(model, width, depth, clock)
-            points[width] = min(seconds, points.get(width, seconds))
+            is_affordable = clock() - started + _expected_s(points, width) <= budget_s
+            if is_affordable or (not repeat and width in _ALWAYS):
+                seconds = _time_block(model, width, depth, clock)
+                points[width] = min(seconds, points.get(width, seconds))
     model.rollback(0)
     return points
+
+
+def missing_widths(points: Mapping[int, float], *, n_ctx: int, budget_s: float) -> list[int]:
+    """The calibration widths that are not known yet and that one budget could measure."""
+    room = n_ctx - min(DEPTH, n_ctx // 2)
+    return [
+        width for width in _ORDER if width not in points and width <= room and _expected_s(points, width) <= budget_s / 2
+    ]
 
 
 def measure_draft(model: LanguageModel, *, clock: Callable[[], float] = perf_counter) -> DraftCost:
@@ -82,7 +98,7 @@ def _time_block(model: LanguageModel, width: int, depth: int, clock: Callable[[]
     return seconds
 
 
-def _expected_s(points: dict[int, float], width: int) -> float:
+def _expected_s(points: Mapping[int, float], width: int) -> float:
     """No more than proportional to the next narrower width that is known."""
     if width in points:
         return points[width]

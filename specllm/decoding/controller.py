@@ -2,8 +2,9 @@
 
     rate(d, k) = (1 + sum over j <= k of prod over i <= j of a_d(i)) / (D_d(k) + V(k + 1))
 
-with V measured, sampling and rollback included (`cost`), acceptance a conditional on what a token's draft rests on (`acceptance`), and D what drafting
-costs. k = 0 is always among the choices, so what does not pay is not done. Acceptance rate is a diagnosis, never the goal.
+with V measured, sampling and rollback included (`cost`), acceptance a conditional on what a token's draft rests on
+(`acceptance`), and D what drafting costs. k = 0 is always among the choices, so what does not pay is not done. Acceptance
+rate is a diagnosis, never the goal.
 
 Pure: no clock, no model, no randomness. It is told every round and can be simulated by the thousand.
 """
@@ -188,8 +189,8 @@ class Controller:
                 low, high = lengths[len(lengths) // 10], lengths[(len(lengths) * 9) // 10]
                 parts.append(f"{source} {low}" if low == high else f"{source} {low}-{high}")
             elif source == "model" and self._model_rate:
-                change = self._model_rate / self.plain().rate - 1
-                parts.append(f"{source} off (would {'lose' if change < 0 else 'gain'} {abs(change):.0%})")
+                loss = 1 - self._model_rate / self.plain().rate
+                parts.append(f"{source} off (would lose {loss:.0%})" if loss > 0 else f"{source} not started")
             else:
                 parts.append(f"{source} off")
         return ", ".join(parts) or "plain decoding"

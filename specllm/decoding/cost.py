@@ -68,6 +68,11 @@ class CostModel:
         self._log_scale += _SCALE_RATE * error
         self._log_shape[i] += _WIDTH_RATE * error
 
+    @property
+    def drift(self) -> float:
+        """How many times slower than the table the machine is now (less than 1: faster)."""
+        return math.exp(self._log_scale)
+
     def good_widths(self) -> list[int]:
         """The measured widths at which a token is cheaper than at every smaller one: where a step ends."""
         per_token = self._base * np.exp(self._log_shape) / self.widths
