@@ -80,8 +80,8 @@ def run_model(machine: Machine, controller: Controller, n_tokens: int) -> None:
         controller.observe(machine.round("model", len(evidence)), n_pending=2)
 
 
-@pytest.mark.parametrize("acceptance", [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
-@pytest.mark.parametrize("draft_share", [0.05, 0.2, 0.45, 0.8])
+@pytest.mark.parametrize("acceptance", [0.1, 0.5, 0.7, 0.8, 0.95])
+@pytest.mark.parametrize("draft_share", [0.05, 0.2, 0.6])
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_run_is_within_three_percent_of_the_best_fixed_length(name, draft_share, acceptance):
     v = MACHINES[name]
@@ -91,7 +91,7 @@ def test_a_run_is_within_three_percent_of_the_best_fixed_length(name, draft_shar
         controller = Controller(
             cost_model(v), {"model": Acceptance({}, 0.75)}, DraftCost(draft_share * v(1), 0.1 * draft_share * v(1))
         )
-        run_model(machine, controller, 6000)
+        run_model(machine, controller, 4000)
         shares.append(machine.n_tokens / machine.seconds / machine.best_fixed_rate())
     assert sum(shares) / len(shares) >= 0.97
 
