@@ -81,12 +81,17 @@ def target_cost(
 
     A slow model's curve is completed over several runs, one budget each.
     """
-    points = {} if is_renewed else _read_points(identity)
+    points = {} if is_renewed else known_points(identity)
     if missing_widths(points, n_ctx=model.n_ctx, budget_s=QUICK_BUDGET_S):
         notice(f"measuring what {model.weights.path.name} costs on this machine, once (about {QUICK_BUDGET_S:.0f} s)")
         points = measure_target(model, budget_s=QUICK_BUDGET_S, known=points)
-        keep(identity.file("calibration"), {"identity": identity.facts, "points": points})
+        keep_points(identity, points)
     return CostModel(points)
+
+
+def keep_points(identity: Identity, points: Mapping[int, float]) -> None:
+    """Later runs start from these seconds by width."""
+    keep(identity.file("calibration"), {"identity": identity.facts, "points": points})
 
 
 def forget_if_wrong(cost: CostModel, identity: Identity) -> None:
@@ -112,12 +117,17 @@ def draft_cost(model: LlamaModel, identity: Identity, *, is_renewed: bool = Fals
     if known:
         return known
     cost = measure_draft(model)
-    figures = {"identity": identity.facts, "token_s": cost.token_s, "prefill_token_s": cost.prefill_token_s}
-    keep(identity.file("calibration"), figures)
+    keep_draft_cost(identity, cost)
     return cost
 
 
-def _read_points(identity: Identity) -> dict[int, float]:
+def keep_draft_cost(identity: Identity, cost: DraftCost) -> None:
+    """Later runs start from this cost of the draft model."""
+    figures = {"identity": identity.facts, "token_s": cost.token_s, "prefill_token_s": cost.prefill_token_s}
+    keep(identity.file("calibration"), figures)
+
+
+def known_points(identity: Identity) -> dict[int, float]:
     """What the cache holds; nothing where that is not whole."""
     known = read(identity.file("calibration"))
     if not known or known.get("identity") != identity.facts or not isinstance(known.get("points"), dict):

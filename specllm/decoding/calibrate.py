@@ -32,11 +32,13 @@ def measure_target(
     known: Mapping[int, float] | None = None,
     n_repeats: int = 3,
     clock: Callable[[], float] = perf_counter,
+    told: Callable[[int, float], None] = lambda width, seconds: None,
 ) -> dict[int, float]:
     """Seconds by width, for as many of the calibration widths as the budget allows, beside those already `known`.
 
     Width 1 and the two first steps are measured whatever they take: without them nothing can be decided. A width is timed
     with the rollback that follows a rejection, which costs where the cache must be restored. Leaves the KV cache empty.
+    `told` hears every reading as it is taken.
     """
     depth = min(DEPTH, model.n_ctx // 2)
     started = clock()
@@ -51,7 +53,22 @@ def measure_target(
             if is_affordable or (not repeat and width in _ALWAYS):
                 seconds = _time_block(model, width, depth, clock)
                 points[width] = min(seconds, points.get(width, seconds))
+                told(width, seconds)
     model.rollback(0)
+    return points
+
+
+def measure_here(
+    model: LanguageModel, widths: Sequence[int], *, n_repeats: int = 2, clock: Callable[[], float] = perf_counter
+) -> dict[int, float]:
+    """Seconds by width behind what the KV cache holds now, which it holds again afterwards; widths without room are left out."""
+    depth = model.n_past
+    points: dict[int, float] = {}
+    for _ in range(n_repeats):
+        for width in widths:
+            if depth + width <= model.n_ctx:
+                seconds = _time_block(model, width, depth, clock)
+                points[width] = min(seconds, points.get(width, seconds))
     return points
 
 
