@@ -77,6 +77,8 @@ class ContextConfig:
         check(self.n_batch >= 1, f"n_batch is {self.n_batch}", "use a positive number of tokens")
         check(self.n_ubatch >= 1, f"n_ubatch is {self.n_ubatch}", "use a positive number of tokens")
         check(self.n_outputs_max >= 1, f"n_outputs_max is {self.n_outputs_max}", "use a positive number of rows")
+        check(self.flash_attention in ("auto", "on", "off"), f"flash attention {self.flash_attention!r}",
+              "use auto, on or off")
         check(self.threads >= 0, f"threads is {self.threads}", "use 0 for all physical cores or a positive number")
         check(self.kv_type in KV_TYPES, f"KV cache type {self.kv_type!r}", f"use one of {', '.join(KV_TYPES)}")
         if isinstance(self.gpu_layers, int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from specllm.models.gguf_header import read_header
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.vocab import compare_vocabularies
 
+LOGGER = logging.getLogger("specllm")
 CTX_STEP = 256  # llama.cpp pads the KV cache to this many cells
 
 
@@ -64,6 +66,8 @@ class Loader:
         """
         self.require_room(weights.path, context, context.gpu_layers, option="--ctx")
         target = LlamaModel(weights, context)
+        LOGGER.info("target %s: context %d, %d threads, GPU layers %s, rollback by %s", weights.path.name, target.n_ctx,
+                    target.threads, context.gpu_layers, target.rollback_kind)  # fmt: skip
         drafting = Drafting(self.draft, KeyedSampler(sampling))
         if self.draft.is_controlled:
             drafting.target_identity = identity = Identity.of(weights.path, context, "target")
@@ -86,6 +90,9 @@ class Loader:
         if is_optional and drafting.target_cost and not self.draft.is_recalibrated:
             drafting.draft_cost = known_draft_cost(identity)
             if drafting.draft_cost and not Controller(drafting.target_cost, {}, drafting.draft_cost).can_model_pay():
+                LOGGER.info("draft model %s not loaded: it costs %.0f ms a token, a forward of the target %.0f ms",
+                            draft_model.path.name, drafting.draft_cost.token_s * 1e3,
+                            drafting.target_cost.seconds(1) * 1e3)  # fmt: skip
                 return
         draft_weights = self.weights(draft_model.path, layers)
         drafting.can_draft = compare_vocabularies(weights.vocab, draft_weights.vocab).can_draft

@@ -130,9 +130,12 @@ class LlamaModel:
         self.handle = llama_cpp.llama_init_from_model(weights.handle, params)
         if not self.handle:
             reasons = log.recent_errors()
-            raise OutOfMemory(f"no context of {params.n_ctx} tokens for {weights.path.name}"
-                              + (f": {reasons[-1]}" if reasons else ""),
-                              "use a smaller --ctx, or --kv-type q8_0 with --flash-attention on")  # fmt: skip
+            because = f": {reasons[-1]}" if reasons else ""
+            if "alloc" in " ".join(reasons).lower():
+                raise OutOfMemory(f"no memory for a context of {params.n_ctx} tokens{because}",
+                                  "use a smaller --ctx, or --kv-type q8_0")  # fmt: skip
+            raise BackendError(f"llama.cpp makes no such context for {weights.path.name}{because}",
+                               "quantized KV types need --flash-attention on; try the default settings")  # fmt: skip
         self._memory = llama_cpp.llama_get_memory(self.handle)
         # KV caches are padded (to 256 cells), so llama_n_ctx may be more than was asked for; what was asked for holds.
         self.n_ctx = min(int(params.n_ctx), int(llama_cpp.llama_n_ctx_seq(self.handle)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 from collections import deque
 
 from specllm.errors import BackendError
@@ -62,6 +63,7 @@ def install() -> None:
     global _callback
     if _callback is not None:
         return
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an assertion in ggml would print its backtrace to stdout
     try:
         import llama_cpp
     except (ImportError, OSError, RuntimeError) as error:  # RuntimeError: the binding's own "failed to load"
