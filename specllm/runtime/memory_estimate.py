@@ -15,6 +15,7 @@ from typing import Protocol
 
 from specllm.config import KvType
 from specllm.runtime.build_flags import processor_extensions
+from specllm.runtime.pages import CAN_DROP_PAGES
 
 KV_BYTES = {  # per number: bytes of a block / numbers in it (ggml's type traits)
     "f32": 4.0,
@@ -87,7 +88,8 @@ class MemoryEstimate:
 
     @property
     def total_bytes(self) -> int:
-        weights = self.weight_bytes + self.repacked_bytes
+        """Resident while generating; where mapped originals of repacked tensors are dropped, the copies take their place."""
+        weights = self.weight_bytes + (0 if CAN_DROP_PAGES else self.repacked_bytes)
         return weights + self.kv_bytes + self.compute_bytes + self.logits_bytes
 
 

@@ -11,12 +11,13 @@ import ctypes
 import sys
 from pathlib import Path
 
+CAN_DROP_PAGES = sys.platform == "linux"
 _MADV_DONTNEED = 4  # Linux
 
 
 def drop_mapped_pages(file: Path) -> None:
     """Forgets the resident pages of every mapping of `file` (or, of a split model, of its sibling parts). Linux only."""
-    if sys.platform != "linux":
+    if not CAN_DROP_PAGES:
         return
     names = {str(part) for part in (*file.resolve().parent.glob("*.gguf"), file.resolve())}
     libc = ctypes.CDLL(None)

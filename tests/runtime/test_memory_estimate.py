@@ -97,9 +97,13 @@ def test_logits_are_rows_times_vocabulary(llama_gguf: Path) -> None:
     assert guess.weight_bytes == read_header(llama_gguf).weight_bytes
 
 
-def test_the_total_is_the_sum() -> None:
+@pytest.mark.parametrize(("drops_originals", "total"), [(False, 54_321), (True, 54_301)])
+def test_the_total_is_the_sum_and_counts_a_copy_once_where_its_original_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, drops_originals: bool, total: int
+) -> None:
+    monkeypatch.setattr(memory_estimate, "CAN_DROP_PAGES", drops_originals)
     parts = MemoryEstimate(weight_bytes=1, repacked_bytes=20, kv_bytes=300, compute_bytes=4000, logits_bytes=50_000)
-    assert parts.total_bytes == 54_321
+    assert parts.total_bytes == total
 
 
 def test_what_a_processor_repacks_depends_on_its_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
