@@ -1,0 +1,49 @@
+"""`specllm tune`: what forwards cost on this machine, and the setting that follows from it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specllm.cli import envelope, options
+from specllm.cli.signals import interrupts_deferred
+from specllm.errors import ConfigError, Interrupted
+
+
+@options.spread
+def tune(
+    *,
+    pair: Annotated[
+        str | None, typer.Argument(metavar="PAIR", help="A pair or model by name; the default pair without one.")
+    ] = None,
+    models: options.ModelOptions,
+    machine: options.MachineOptions,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Write the pair with its best drafter to your models.toml.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
+) -> None:
+    """Measure thoroughly what drafting costs here, and name the best setting; later runs use what was measured."""
+    context, draft_layers = machine.config(), machine.draft_layers()
+    if pair is not None and models.model is not None:
+        raise ConfigError(f"both {pair} and --model {models.model} are named", "name the target once")
+    with interrupts_deferred():
+        from specllm.app.tune import TuneRequest
+        from specllm.app.tune import tune as measure
+        from specllm.ui.tune import TuneProgress, print_tuning
+
+    request = TuneRequest(
+        target=pair or models.model, draft_model=models.draft_model, context=context,
+        draft_gpu_layers=draft_layers, is_applied=apply,
+    )  # fmt: skip
+    with TuneProgress() as progress:
+        result = measure(request, progress)
+    if json:
+        envelope.emit(
+            "tune", result.as_result(), host=result.host(), models=result.plan.models(), params=result.plan.params()
+        )
+    else:
+        print_tuning(result)
+    if result.is_interrupted:
+        raise Interrupted("interrupted")
