@@ -22,7 +22,7 @@ from specllm.decoding.acceptance import Acceptance
 from specllm.decoding.cost import CostModel, Floats
 from specllm.decoding.protocols import Round
 
-PROBE_SHARE = 0.01  # of the time may be lost to trying what does not seem to pay
+PROBE_SHARE = 0.005  # of the time may be lost to trying what does not seem to pay
 PROBE_SAVINGS = (
     4.0  # forwards of width 1 that an unspent budget may grow to: a new kind of text must not pay for old luck
 )
@@ -74,6 +74,7 @@ class Controller:
         self._budget_s = 0.0  # what probing may lose now
         self._probing = ""
         self._n_committed = 0
+        self._can_model_pay = draft_cost is not None
         self._model_rate = 0.0  # what the draft model last promised
         self._best_rate = 0.0  # of the round in the making
 
@@ -81,6 +82,7 @@ class Controller:
         """A new answer starts; what was learned stays."""
         self._n_committed = 0
         self.lengths.clear()
+        self._can_model_pay = self.draft_cost is not None and self.can_model_pay()
         if "model" in self.acceptance and self.draft_cost:
             self._model_rate = self._best_chain(self.acceptance["model"].average(), self.cost.max_width - 1).rate
 
@@ -113,7 +115,7 @@ class Controller:
         """How many tokens to ask of the draft model when `n_pending` context tokens are still to be fed to it."""
         cost, acceptance = self.draft_cost, self.acceptance[source]
         k = min(k, self.cost.max_width - 1)
-        if cost is None or k <= 0:
+        if cost is None or k <= 0 or not self._can_model_pay:
             return NOTHING
         option = self._best_chain(acceptance.average(), k)
         self._model_rate = option.rate

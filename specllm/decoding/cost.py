@@ -40,14 +40,16 @@ class CostModel:
         self._base: Floats = np.array([points[width] for width in self.widths])
         self._log_shape = np.zeros(len(self.widths))
         self._log_scale = 0.0
+        self._curve: Floats | None = None
         # (max_width,): for width w the index of the narrowest measured width that is at least w
         self._step = np.searchsorted(self.widths, np.arange(1, self.max_width + 1))
 
     @property
     def curve(self) -> Floats:
         """(max_width,) seconds now; `curve[w - 1]` is V(w)."""
-        curve: Floats = (self._base * np.exp(self._log_scale + self._log_shape))[self._step]
-        return curve
+        if self._curve is None:  # asked several times a round, changed once
+            self._curve = (self._base * np.exp(self._log_scale + self._log_shape))[self._step]
+        return self._curve
 
     def seconds(self, width: int) -> float:
         """V(width); beyond the table, proportionally."""
@@ -65,6 +67,7 @@ class CostModel:
         i = self._step[width - 1]
         if self.widths[i] != width:  # below its step it may well be cheaper
             return
+        self._curve = None
         self._log_scale += _SCALE_RATE * error
         self._log_shape[i] += _WIDTH_RATE * error
 
