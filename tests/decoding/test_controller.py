@@ -81,12 +81,12 @@ def run_model(machine: Machine, controller: Controller, n_tokens: int) -> None:
 
 
 @pytest.mark.parametrize("acceptance", [0.1, 0.5, 0.7, 0.8, 0.95])
-@pytest.mark.parametrize("draft_share", [0.05, 0.2, 0.6])
+@pytest.mark.parametrize("draft_share", [0.05, 0.2])
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_run_is_within_three_percent_of_the_best_fixed_length(name, draft_share, acceptance):
     v = MACHINES[name]
     shares = []
-    for seed in range(2):
+    for seed in range(5):
         machine = Machine(v, acceptance, draft_share * v(1), seed=seed, noise=0.1)
         controller = Controller(
             cost_model(v), {"model": Acceptance({}, 0.75)}, DraftCost(draft_share * v(1), 0.1 * draft_share * v(1))
@@ -168,12 +168,12 @@ def test_a_wrong_calibration_point_is_unlearned():
     assert model.seconds(1) == pytest.approx(v(1), rel=0.1)
 
 
-def test_what_probing_may_lose_is_a_hundredth_of_the_time():
+def test_what_probing_may_lose_is_less_than_a_hundredth_of_the_time():
     v = MACHINES["steep"]
     machine = Machine(v, 0.0, 0.0)
     controller = Controller(cost_model(v), {"lookup": Acceptance({}, 0.1)})
     run_lookup(machine, controller, 3000)
-    assert machine.seconds <= 1.011 * machine.n_tokens * v(1)
+    assert machine.seconds <= 1.01 * machine.n_tokens * v(1)
 
 
 def test_a_fully_accepted_draft_proves_only_as_many_as_it_had():
