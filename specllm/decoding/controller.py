@@ -22,7 +22,7 @@ from specllm.decoding.acceptance import Acceptance
 from specllm.decoding.cost import CostModel, Floats
 from specllm.decoding.protocols import Round
 
-PROBE_SHARE = 0.0075  # of the time may be lost to trying what does not seem to pay
+PROBE_SHARE = 0.01  # of the time may be lost to trying what does not seem to pay
 PROBE_SAVINGS = (
     4.0  # forwards of width 1 that an unspent budget may grow to: a new kind of text must not pay for old luck
 )
