@@ -53,8 +53,11 @@ class SamplingConfig:
         check(self.penalty_last_n >= -1, f"penalty_last_n is {self.penalty_last_n}", "use -1, 0 or a positive number")
         check(0 <= self.seed < 2**64, f"seed is {self.seed}", "use a whole number from 0 to 2^64 - 1")
         for token, bias in self.logit_bias:
-            check(token >= 0 and not math.isnan(bias) and bias != math.inf,
-                  f"logit bias {token}={bias}", "use TOKEN=NUMBER, or TOKEN=-inf to forbid a token")
+            check(
+                token >= 0 and not math.isnan(bias) and bias != math.inf,
+                f"logit bias {token}={bias}",
+                "use TOKEN=NUMBER, or TOKEN=-inf to forbid a token",
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +80,11 @@ class ContextConfig:
         check(self.n_batch >= 1, f"n_batch is {self.n_batch}", "use a positive number of tokens")
         check(self.n_ubatch >= 1, f"n_ubatch is {self.n_ubatch}", "use a positive number of tokens")
         check(self.n_outputs_max >= 1, f"n_outputs_max is {self.n_outputs_max}", "use a positive number of rows")
-        check(self.flash_attention in ("auto", "on", "off"), f"flash attention {self.flash_attention!r}",
-              "use auto, on or off")
+        check(
+            self.flash_attention in ("auto", "on", "off"),
+            f"flash attention {self.flash_attention!r}",
+            "use auto, on or off",
+        )
         check(self.threads >= 0, f"threads is {self.threads}", "use 0 for all physical cores or a positive number")
         check(self.kv_type in KV_TYPES, f"KV cache type {self.kv_type!r}", f"use one of {', '.join(KV_TYPES)}")
         if isinstance(self.gpu_layers, int):
@@ -101,7 +107,9 @@ class DraftConfig:
     @property
     def is_controlled(self) -> bool:
         """Whether the draft length is chosen round by round."""
-        return self.drafter != "none" and (self.draft_length is None or (self.drafter == "auto" and self.draft_length > 0))
+        return self.drafter != "none" and (
+            self.draft_length is None or (self.drafter == "auto" and self.draft_length > 0)
+        )
 
     @property
     def most_drafted(self) -> int:
@@ -111,12 +119,16 @@ class DraftConfig:
         return CONTROLLED_DRAFT_LENGTH if self.draft_length is None else self.draft_length
 
     def __post_init__(self) -> None:
-        check(self.drafter in DRAFTERS, f"no drafter named {self.drafter!r}",
-              f"use one of {', '.join(DRAFTERS)}")
-        check(self.draft_length is None or 0 <= self.draft_length <= MAX_DRAFT_LENGTH,
-              f"draft length is {self.draft_length}", f"use -k with 0 (plain decoding) to {MAX_DRAFT_LENGTH}")
+        check(self.drafter in DRAFTERS, f"no drafter named {self.drafter!r}", f"use one of {', '.join(DRAFTERS)}")
+        check(
+            self.draft_length is None or 0 <= self.draft_length <= MAX_DRAFT_LENGTH,
+            f"draft length is {self.draft_length}",
+            f"use -k with 0 (plain decoding) to {MAX_DRAFT_LENGTH}",
+        )
         check(self.lookup_min_match >= 1, f"lookup_min_match is {self.lookup_min_match}", "use a positive number")
-        check(0 <= self.confidence_floor <= 1, f"confidence_floor is {self.confidence_floor}", "use a number from 0 to 1")
+        check(
+            0 <= self.confidence_floor <= 1, f"confidence_floor is {self.confidence_floor}", "use a number from 0 to 1"
+        )
         check(self.draft_ctx >= 64, f"draft context is {self.draft_ctx}", "use at least 64 tokens")
 
 

@@ -1,20 +1,20 @@
 """Every way specllm can fail on purpose. Each error says what is wrong and names the next step.
 
-    SpecllmError                    exit 1
-    ├── ConfigError                 exit 2   a flag, a config file or a prompt that cannot be used as it is
-    ├── ModelError                           something about a model file
-    │   ├── ModelNotFound                    no such name or path
-    │   ├── BadModelFile                     not a GGUF, truncated, or an architecture this build does not know
-    │   ├── DigestMismatch                   the bytes are not the ones models.toml promises
-    │   └── DownloadError                    no source could deliver it
-    ├── IncompatiblePair                     the draft model's vocabulary is not the target's
-    ├── OutOfMemory                          does not fit this machine
-    ├── ContextFull                          more tokens than the context holds
-    ├── BackendError                         llama.cpp itself failed or crashed
-    │   └── RollbackUnsupported              this context cannot drop tokens again
-    ├── StorageError                         disk full, read-only folder, unwritable file
-    ├── AnswerIsNo                  exit 3   the command worked and the answer is "no"
-    └── Interrupted                 exit 130 Ctrl-C
+SpecllmError                    exit 1
+├── ConfigError                 exit 2   a flag, a config file or a prompt that cannot be used as it is
+├── ModelError                           something about a model file
+│   ├── ModelNotFound                    no such name or path
+│   ├── BadModelFile                     not a GGUF, truncated, or an architecture this build does not know
+│   ├── DigestMismatch                   the bytes are not the ones models.toml promises
+│   └── DownloadError                    no source could deliver it
+├── IncompatiblePair                     the draft model's vocabulary is not the target's
+├── OutOfMemory                          does not fit this machine
+├── ContextFull                          more tokens than the context holds
+├── BackendError                         llama.cpp itself failed or crashed
+│   └── RollbackUnsupported              this context cannot drop tokens again
+├── StorageError                         disk full, read-only folder, unwritable file
+├── AnswerIsNo                  exit 3   the command worked and the answer is "no"
+└── Interrupted                 exit 130 Ctrl-C
 """
 
 from __future__ import annotations

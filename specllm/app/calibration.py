@@ -75,7 +75,11 @@ class Identity:
 
 
 def target_cost(
-    model: LlamaModel, identity: Identity, *, is_renewed: bool = False, notice: Callable[[str], None] = lambda text: None
+    model: LlamaModel,
+    identity: Identity,
+    *,
+    is_renewed: bool = False,
+    notice: Callable[[str], None] = lambda text: None,
 ) -> CostModel:
     """V(w) of the target: from the cache; what is missing there is measured now (`notice` says so) and kept.
 
@@ -159,7 +163,9 @@ def keep(file: Path, figures: Mapping[str, Any]) -> None:
     partial = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, suffix=".partial", delete=False, encoding="utf-8") as out:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=file.parent, suffix=".partial", delete=False, encoding="utf-8"
+        ) as out:
             partial = Path(out.name)
             json.dump(document, out)
         partial.replace(file)

@@ -46,7 +46,9 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except self._faults as error:
-            raise ConfigError(f"the model's chat template is broken: {error}", "use --raw to send the prompt as it is") from None
+            raise ConfigError(
+                f"the model's chat template is broken: {error}", "use --raw to send the prompt as it is"
+            ) from None
 
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt text that asks the assistant for its next message.

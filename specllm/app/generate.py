@@ -160,9 +160,7 @@ def make_plan(request: GenerateRequest) -> Plan:
         target=target,
         draft_model=draft_model if "model" in SOURCES[draft.drafter] else None,
         sampling=SamplingConfig(**sampling),
-        context=replace(
-            request.context, n_outputs_max=n_rows + 1, threads=request.context.threads or physical_cores()
-        ),
+        context=replace(request.context, n_outputs_max=n_rows + 1, threads=request.context.threads or physical_cores()),
         draft_gpu_layers=request.draft_gpu_layers,
         draft=draft,
         generate=request.generate,

@@ -18,7 +18,9 @@ from specllm.decoding.acceptance import Acceptance
 HALF_LIFE_DAYS = 30.0
 MOST = 60.0  # observations that old runs may count for: today's text soon knows better
 
-_CODE_LINE = re.compile(r"^\s*(def |class |import |from |#include|func |fn |let |const |var |return\b|if \(|for \()|[{};]\s*$")
+_CODE_LINE = re.compile(
+    r"^\s*(def |class |import |from |#include|func |fn |let |const |var |return\b|if \(|for \()|[{};]\s*$"
+)
 
 
 def kind_of_text(prompt: str) -> str:

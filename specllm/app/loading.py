@@ -71,9 +71,7 @@ class Loader:
         drafting = Drafting(self.draft, KeyedSampler(sampling))
         if self.draft.is_controlled:
             drafting.target_identity = identity = Identity.of(weights.path, context, "target")
-            drafting.target_cost = target_cost(
-                target, identity, is_renewed=self.draft.is_recalibrated, notice=notice
-            )
+            drafting.target_cost = target_cost(target, identity, is_renewed=self.draft.is_recalibrated, notice=notice)
         if draft_model is not None and "model" in SOURCES[self.draft.drafter]:
             self._add_draft_model(drafting, weights, context, draft_model)
         return target, drafting

@@ -76,7 +76,9 @@ def missing_widths(points: Mapping[int, float], *, n_ctx: int, budget_s: float) 
     """The calibration widths that are not known yet and that one budget could measure."""
     room = n_ctx - min(DEPTH, n_ctx // 2)
     return [
-        width for width in _ORDER if width not in points and width <= room and _expected_s(points, width) <= budget_s / 2
+        width
+        for width in _ORDER
+        if width not in points and width <= room and _expected_s(points, width) <= budget_s / 2
     ]
 
 

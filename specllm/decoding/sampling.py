@@ -141,7 +141,9 @@ class KeyedSampler:
         config = self.config
         start = 0 if config.penalty_last_n < 0 else max(0, len(context) - config.penalty_last_n)
         counts = Counter(islice(context, start, None) if start == 0 else context[start:])
-        for token in [token for token in counts if token >= len(row)]:  # a draft model may have fewer rows than the target
+        for token in [
+            token for token in counts if token >= len(row)
+        ]:  # a draft model may have fewer rows than the target
             del counts[token]
         tokens = np.fromiter(counts.keys(), dtype=np.intp, count=len(counts))
         n = np.fromiter(counts.values(), dtype=np.float32, count=len(counts))
@@ -165,4 +167,3 @@ def log_softmax(values: Floats) -> Floats:
     shifted = values - values.max()
     result: Floats = shifted - np.log(np.exp(shifted).sum())
     return result
-

@@ -84,7 +84,9 @@ def build_key(version: str, backend: str, flags: list[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Print the CMake flags, or the key of a build, for this machine.")
     parser.add_argument("--backend", choices=BACKENDS, default=default_backend())
-    parser.add_argument("--key", metavar="VERSION", help="print the build's key for that llama-cpp-python version instead")
+    parser.add_argument(
+        "--key", metavar="VERSION", help="print the build's key for that llama-cpp-python version instead"
+    )
     options = parser.parse_args()
     flags = cmake_args(options.backend)
     print(build_key(options.key, options.backend, flags) if options.key else " ".join(flags))

@@ -97,7 +97,9 @@ def abort_on_interrupt() -> Iterator[None]:
     nothing.
     """
     global _watcher, _n_inside
-    is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # started in the background: Ctrl-C is for somebody else
+    is_ignored = (
+        signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    )  # started in the background: Ctrl-C is for somebody else
     if is_ignored or threading.current_thread() is not threading.main_thread():
         yield
         return

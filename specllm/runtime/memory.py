@@ -120,6 +120,8 @@ class Snapshot:
             buffer = (ctypes.c_uint8 * size)()
         written = llama_cpp.llama_state_seq_get_data_ext(self._context, buffer, size, SEQUENCE, 0)
         if written != size:
-            raise BackendError(f"llama.cpp saved {written} of {size} bytes of state", "use --drafter none for this model")
+            raise BackendError(
+                f"llama.cpp saved {written} of {size} bytes of state", "use --drafter none for this model"
+            )
         self._saved_at = n_past
         self._saved = buffer

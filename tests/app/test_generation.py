@@ -70,7 +70,9 @@ def make_session(weights) -> Iterator[MakeSession]:
         if drafter in ("none", "lookup"):
             return Session(target, NoDrafter() if drafter == "none" else LookupDrafter(min_match=2))
         if drafter == "auto":  # forwards that cost the same at every width: whatever there is gets drafted
-            controller = Controller(CostModel(dict.fromkeys(CALIBRATION_WIDTHS, 0.01)), new_acceptance(), DraftCost(1e-4, 1e-5))
+            controller = Controller(
+                CostModel(dict.fromkeys(CALIBRATION_WIDTHS, 0.01)), new_acceptance(), DraftCost(1e-4, 1e-5)
+            )
             rule = floor_rule(floor)
             close = model(f"close model of {architecture}", draft_ctx)
             drafts_model = ModelDrafter(close, KeyedSampler(sampling), rule=rule)

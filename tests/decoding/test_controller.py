@@ -49,9 +49,7 @@ class Machine:
     def best_fixed_rate(self) -> float:
         """Tokens per second of the best constant draft length, 0 included, in closed form."""
         a = self.acceptance
-        return max(
-            (1 + sum(a**j for j in range(1, k + 1))) / (self.v(k + 1) + k * self.draft_s) for k in range(K + 1)
-        )
+        return max((1 + sum(a**j for j in range(1, k + 1))) / (self.v(k + 1) + k * self.draft_s) for k in range(K + 1))
 
 
 def cost_model(v) -> CostModel:
@@ -107,9 +105,7 @@ def test_a_bad_draft_costs_at_most_three_percent_from_the_first_token_on(name):
     assert machine.seconds <= 1.03 * machine.n_tokens * v(1)
 
 
-def run_lookup(
-    machine: Machine, controller: Controller, n_tokens: int, *, match: int = 8, share: float = 1.0
-) -> None:
+def run_lookup(machine: Machine, controller: Controller, n_tokens: int, *, match: int = 8, share: float = 1.0) -> None:
     """The loop of `AutoDrafter` with a lookup that finds 40 tokens of evidence `match` in a share of the rounds."""
     controller.begin()
     end = machine.n_tokens + n_tokens
@@ -117,7 +113,9 @@ def run_lookup(
         evidence = (match,) * 40 if machine.rng.random() < share else ()
         option = controller.best_prefix("lookup", evidence)
         controller.choose({"lookup": option})
-        controller.observe(machine.round("lookup" if option.length else "none", option.length, evidence[: option.length]))
+        controller.observe(
+            machine.round("lookup" if option.length else "none", option.length, evidence[: option.length])
+        )
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -99,7 +99,9 @@ def test_top_k_equals_a_full_sort_with_ties_broken_by_id(logits, k):
 
 
 @pytest.mark.parametrize("spread", [0.3, 2.0, 6.0])
-@pytest.mark.parametrize("filters", [*FILTERS, {"top_k": 40, "top_p": 0.999, "min_p": 0.001}, {"top_k": 300, "top_p": 0.5, "min_p": 0.0}])
+@pytest.mark.parametrize(
+    "filters", [*FILTERS, {"top_k": 40, "top_p": 0.999, "min_p": 0.001}, {"top_k": 300, "top_p": 0.5, "min_p": 0.0}]
+)
 def test_what_is_not_looked_at_never_changes_the_answer(filters, spread):
     """On rows of 5,000 logits, flat and peaked: the same survivors as with every logit sorted."""
     rng = np.random.default_rng(8)
