@@ -23,9 +23,8 @@ from specllm.decoding.cost import CostModel, Floats
 from specllm.decoding.protocols import Round
 
 PROBE_SHARE = 0.01  # of the time may be lost to trying what does not seem to pay
-PROBE_SAVINGS = (
-    4.0  # forwards of width 1 that an unspent budget may grow to: a new kind of text must not pay for old luck
-)
+# Forwards of width 1 that an unspent budget may grow to: a new kind of text must not pay for old luck.
+PROBE_SAVINGS = 4.0
 HOPE = 0.95  # the chance of a drafted token that a probe hopes for
 MIN_GAIN = 1.01  # what is switched on must promise this much more than plain decoding: estimates have errors
 _EXPECTED_TOKENS = 64  # an answer's rest is at least this long, or as long as it already is
@@ -100,16 +99,16 @@ class Controller:
     def plain(self) -> Option:
         return Option(0, 1.0 / self.cost.seconds(1))
 
-    def best_prefix(self, source: str, evidence: Sequence[int], *, draft_s: float = 0.0) -> Option:
-        """How much of a draft that is already there to verify; `draft_s` is what making one costs."""
+    def best_prefix(self, source: str, evidence: Sequence[int]) -> Option:
+        """How much of a draft that is already there to verify."""
         n = min(len(evidence), self.cost.max_width - 1)
         if not n:
             return NOTHING
         plain = self.plain()
-        option = self._best(np.array(self.acceptance[source].chances(evidence[:n])), draft_s)
+        option = self._best(np.array(self.acceptance[source].chances(evidence[:n])))
         if option.length and option.rate > plain.rate * MIN_GAIN:
             return option
-        return self._probe(self.cost.curve[1 : n + 1] + draft_s)
+        return self._probe(self.cost.curve[1 : n + 1])
 
     def model_option(self, source: str, n_pending: int, k: int) -> Option:
         """How many tokens to ask of the draft model when `n_pending` context tokens are still to be fed to it."""
@@ -199,10 +198,10 @@ class Controller:
 
     # ---- arithmetic ---------------------------------------------------------------------------------------------
 
-    def _best(self, chances: Floats, draft_s: float) -> Option:
+    def _best(self, chances: Floats) -> Option:
         """The best number of tokens of a draft whose tokens have these chances."""
         tokens = 1.0 + np.cumsum(np.cumprod(chances))
-        rates = tokens / (self.cost.curve[1 : len(chances) + 1] + draft_s)
+        rates = tokens / self.cost.curve[1 : len(chances) + 1]
         best = int(np.argmax(rates))
         return Option(best + 1, float(rates[best]))
 
