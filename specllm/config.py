@@ -11,7 +11,7 @@ from specllm.errors import ConfigError
 
 MAX_DRAFT_LENGTH = 512  # the widest block llama.cpp computes in one piece here (n_ubatch)
 
-DRAFTERS = ("auto", "none", "lookup", "model")
+DRAFTERS = ("auto", "none", "reference", "lookup", "model")
 
 CONTROLLED_DRAFT_LENGTH = 127  # the most a controller may choose: the widest block that is measured is 128
 
@@ -140,6 +140,7 @@ class GenerateConfig:
     stop: tuple[str, ...] = ()
     system: str | None = None
     is_raw: bool = False  # no chat template
+    answer_start: str = ""  # what the answer begins with: given to the model, not generated
     trace: Path | None = None
 
     def __post_init__(self) -> None:

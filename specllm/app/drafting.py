@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from specllm.app.calibration import Identity
@@ -15,14 +15,25 @@ from specllm.drafters.auto import AutoDrafter
 from specllm.drafters.lookup import MATCH_PRIOR, LookupDrafter
 from specllm.drafters.model import CONFIDENCE_PRIOR, ModelDrafter, floor_rule
 from specllm.drafters.none import NoDrafter
+from specllm.drafters.reference import ANCHOR_PRIOR, ReferenceDrafter
 from specllm.runtime.llama import LlamaModel
 
-SOURCES = {"none": (), "lookup": ("lookup",), "model": ("model",), "auto": ("lookup", "model")}
+SOURCES = {
+    "none": (),
+    "reference": ("reference",),
+    "lookup": ("lookup",),
+    "model": ("model",),
+    "auto": ("reference", "lookup", "model"),
+}
 
 
 def new_acceptance() -> dict[str, Acceptance]:
     """What is believed about each drafter before anything was seen here."""
-    return {"lookup": Acceptance(MATCH_PRIOR, 0.7), "model": Acceptance(CONFIDENCE_PRIOR, 0.75)}
+    return {
+        "reference": Acceptance(ANCHOR_PRIOR, 0.9),
+        "lookup": Acceptance(MATCH_PRIOR, 0.7),
+        "model": Acceptance(CONFIDENCE_PRIOR, 0.75),
+    }
 
 
 @dataclass(slots=True)
@@ -32,6 +43,7 @@ class Drafting:
     config: DraftConfig
     sampler: Sampler
     draft_model: LlamaModel | None = None
+    reference: Sequence[Token] = ()  # what the answer is expected to resemble
     can_draft: Callable[[Token], bool] = lambda token: True
     target_cost: CostModel | None = None  # needed where the length is controlled
     target_identity: Identity | None = None  # what that was measured for
@@ -44,16 +56,22 @@ class Drafting:
 
     def make(self, name: str, *, is_controlled: bool) -> Drafter:
         """The drafter called `name`; where its length is not fixed, a controller chooses it round by round."""
-        lookup = LookupDrafter(self.config.lookup_min_match)
+        free: dict[str, Callable[[], Drafter]] = {"reference": self._reference, "lookup": self._lookup}
         if not is_controlled:
-            fixed = {"lookup": lookup, "model": self._model() if name == "model" else None}
-            return fixed.get(name) or NoDrafter()
+            fixed: dict[str, Callable[[], Drafter]] = {"none": NoDrafter, "model": self._model, **free}
+            return fixed[name]()
         assert self.target_cost is not None
-        names = SOURCES[name]
-        acceptance = {source: self.acceptance[source] for source in names if source != "model" or self.draft_cost}
-        controller = Controller(self.target_cost, acceptance, self.draft_cost)
+        there = {"reference": bool(self.reference), "lookup": True, "model": self.draft_cost is not None}
+        names = [source for source in SOURCES[name] if there[source]]
+        controller = Controller(self.target_cost, {name: self.acceptance[name] for name in names}, self.draft_cost)
         model = self._model() if "model" in names and self.draft_model else None
-        return AutoDrafter(controller, [lookup] if "lookup" in names else [], model)
+        return AutoDrafter(controller, [free[name]() for name in names if name in free], model)
+
+    def _reference(self) -> ReferenceDrafter:
+        return ReferenceDrafter(self.reference)
+
+    def _lookup(self) -> LookupDrafter:
+        return LookupDrafter(self.config.lookup_min_match)
 
     def _model(self) -> ModelDrafter:
         assert self.draft_model is not None

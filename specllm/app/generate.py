@@ -28,6 +28,7 @@ from specllm.config import (
     SamplingConfig,
 )
 from specllm.decoding.metrics import Metrics
+from specllm.decoding.protocols import Round
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import ConfigError
 from specllm.models.gguf_header import read_header
@@ -44,6 +45,7 @@ class GenerateRequest:
     prompt: str
     target: str | None = None  # a name, path or hub reference; None: the default pair
     draft_model: str | None = None
+    prediction: str | None = None  # text that the answer is expected to resemble: drafts are taken from it
     sampling: Mapping[str, Any]  # what was set; the model's entry and llama.cpp's defaults give the rest
     context: ContextConfig = ContextConfig()
     draft_gpu_layers: GpuLayers = "auto"
@@ -134,6 +136,16 @@ class Answer:
         """Who drafted and how much, and what was left off and why."""
         return self._session.strategy(self.plan.draft)
 
+    @property
+    def last_round(self) -> Round | None:
+        """The round behind the chunks that were yielded last."""
+        return self._generation.last_round
+
+    @property
+    def plain_tok_per_s(self) -> float | None:
+        """What plain decoding makes on this machine, as measured for the controller; None where nothing was measured."""
+        return self._session.plain_tok_per_s
+
     def host(self) -> dict[str, object]:
         """For the `host` part of a JSON document."""
         return describe_build()
@@ -154,6 +166,8 @@ def make_plan(request: GenerateRequest) -> Plan:
     draft = replace(request.draft, drafter="none") if request.draft.draft_length == 0 else request.draft
     if draft.drafter == "model" and draft_model is None:
         raise ConfigError(f"{target.name} has no draft model", "name one with --draft-model, or use --drafter lookup")
+    if draft.drafter == "reference" and request.prediction is None:
+        raise ConfigError("there is no text to draft from", "give one with --prediction, or use --drafter lookup")
     sampling: dict[str, Any] = {"seed": secrets.randbits(32), **target.sampling, **request.sampling}
     n_rows = CONTROLLED_DRAFT_LENGTH if draft.is_controlled else draft.most_drafted
     return Plan(
@@ -185,6 +199,8 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         n_ctx = plan.context.n_ctx or loader.context_size(weights, len(prompt), plan.generate)
         context = replace(plan.context, n_ctx=n_ctx, gpu_layers=layers)
         target, drafting = loader.open(weights, context, plan.sampling, plan.draft_model, notice)
+        if request.prediction is not None:
+            drafting.reference = weights.vocab.tokenize(request.prediction, adds_special=False, parses_special=False)
         session = Session(target, drafting.chosen(), draft_model=drafting.draft_model)
         stack.callback(session.close)
         plan = replace(plan, context=replace(context, n_batch=session.target.n_batch))

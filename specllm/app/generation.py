@@ -64,6 +64,11 @@ class Session:
         """Who decides about drafts, where nobody fixed their length."""
         return self.drafter.controller if isinstance(self.drafter, AutoDrafter) else None
 
+    @property
+    def plain_tok_per_s(self) -> float | None:
+        """What plain decoding makes on this machine, where that was measured."""
+        return self.controller.plain().rate if self.controller else None
+
     def strategy(self, config: DraftConfig) -> str:
         """Who drafted and how much, and what was left off and why, in a few words."""
         if self.controller is None:

@@ -22,9 +22,11 @@ def tokenize_prompt(weights: Weights, prompt: str, config: GenerateConfig) -> li
                 "there is no chat template to put --system into",
                 "leave out --raw" if weights.chat_template else f"{weights.path.name} has none: put it into the prompt",
             )
-        return weights.vocab.tokenize(prompt, adds_special=True, parses_special=True)
-    messages = [Message("system", config.system)] if config.system is not None else []
-    return tokenize_messages(weights, [*messages, Message("user", prompt)])
+        tokens = weights.vocab.tokenize(prompt, adds_special=True, parses_special=True)
+    else:
+        messages = [Message("system", config.system)] if config.system is not None else []
+        tokens = tokenize_messages(weights, [*messages, Message("user", prompt)])
+    return tokens + weights.vocab.tokenize(config.answer_start, adds_special=False, parses_special=False)
 
 
 def tokenize_messages(weights: Weights, messages: Sequence[Message]) -> list[Token]:
