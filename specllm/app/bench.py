@@ -256,10 +256,11 @@ def _cases(
         except SpecllmError as error:
             failures.append(_failure(prompt, error))
             continue
-        expected = None
-        if request.is_forced and prompt.expected is not None:
-            expected = tuple(weights.vocab.tokenize(prompt.expected, adds_special=False, parses_special=False))
-        yield Case(prompt, tuple(tokens), expected)
+        expected, prediction = (
+            None if text is None else tuple(weights.vocab.tokenize(text, adds_special=False, parses_special=False))
+            for text in (prompt.expected if request.is_forced else None, prompt.prediction)
+        )
+        yield Case(prompt, tuple(tokens), expected, prediction or ())
 
 
 def _measure(runner: Runner, cases: Sequence[Case], result: BenchResult, progress: Progress) -> None:

@@ -58,11 +58,12 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A prompt as the model reads it, and what it is made to answer, if anything."""
+    """A prompt as the model reads it, what its answer may resemble, and what it is made to answer, if anything."""
 
     prompt: BenchPrompt
     tokens: tuple[Token, ...]
     expected: tuple[Token, ...] | None = None
+    prediction: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class Runner:
     def _answer(self, arm: Arm, case: Case, run: int, prefill_s: float) -> Sample:
         session, config, sampler = self.session, self.config, self.sampler
         acceptance = self.memory.start(arm.name, case.prompt.prompt)
-        session.drafter = self._fresh_drafter(arm, acceptance)
+        session.drafter = self._fresh_drafter(arm, case, acceptance)
         if case.expected is not None:
             sampler = ForcedSampler(sampler, len(case.tokens), case.expected)
             config = replace(config, max_tokens=min(config.max_tokens, len(case.expected)))
@@ -185,12 +186,13 @@ class Runner:
             generation.metrics, generation.finish_reason,
         )  # fmt: skip
 
-    def _fresh_drafter(self, arm: Arm, acceptance: dict[str, Acceptance]) -> Drafter:
+    def _fresh_drafter(self, arm: Arm, case: Case, acceptance: dict[str, Acceptance]) -> Drafter:
         """Begins from the calibration, not from what earlier answers made of it."""
         drafting = self.drafting
         return replace(
             drafting,
             config=arm.config,
+            reference=case.prediction,
             acceptance=acceptance,
             target_cost=copy.deepcopy(drafting.target_cost),
             draft_cost=copy.deepcopy(drafting.draft_cost),

@@ -15,7 +15,7 @@ from specllm.drafters.auto import AutoDrafter
 from specllm.drafters.lookup import MATCH_PRIOR, LookupDrafter
 from specllm.drafters.model import CONFIDENCE_PRIOR, ModelDrafter, floor_rule
 from specllm.drafters.none import NoDrafter
-from specllm.drafters.reference import ANCHOR_PRIOR, ReferenceDrafter
+from specllm.drafters.reference import REFERENCE_PRIOR, ReferenceDrafter
 from specllm.runtime.llama import LlamaModel
 
 SOURCES = {
@@ -30,7 +30,7 @@ SOURCES = {
 def new_acceptance() -> dict[str, Acceptance]:
     """What is believed about each drafter before anything was seen here."""
     return {
-        "reference": Acceptance(ANCHOR_PRIOR, 0.9),
+        "reference": Acceptance(REFERENCE_PRIOR, 0.9, 30.0),
         "lookup": Acceptance(MATCH_PRIOR, 0.7),
         "model": Acceptance(CONFIDENCE_PRIOR, 0.75),
     }

@@ -27,7 +27,7 @@ class BenchOptions:
 
     arms: Annotated[
         str | None,
-        _bench("--arms", metavar="A,B,..", help="Of none, auto, lookup, model, or e.g. model:4 for drafts of four tokens; by "
+        _bench("--arms", metavar="A,B,..", help="Of none, auto, reference, lookup, model, or e.g. model:4 for drafts of four tokens; by "
                "default all there is. Plain decoding (none) always runs."),
     ] = None  # fmt: skip
     prompts: Annotated[

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specllm.decoding.protocols import Round
+from specllm.decoding.protocols import FORCED, Round
 
 # Content changes inside one answer (code, then prose). Counts fade slowly, so that the chance is known well; a change is
 # noticed by a CUSUM test (Page 1954) within a few rounds, and the counts then start over from where it began.
@@ -58,8 +58,8 @@ class Chance:
                 self.accepted, self.judged = change.accepted, change.judged
                 self.fall, self.rise = Change(), Change()
 
-    def mean(self, prior: float) -> float:
-        return (self.accepted + PRIOR_WEIGHT * prior) / (self.judged + PRIOR_WEIGHT)
+    def mean(self, prior: float, weight: float = PRIOR_WEIGHT) -> float:
+        return (self.accepted + weight * prior) / (self.judged + weight)
 
 
 class Acceptance:
@@ -68,9 +68,10 @@ class Acceptance:
     `prior(class)` is what is believed before anything was seen.
     """
 
-    def __init__(self, prior: Mapping[int, float], default: float) -> None:
+    def __init__(self, prior: Mapping[int, float], default: float, weight: float = PRIOR_WEIGHT) -> None:
         self._prior = prior
         self._default = default
+        self._weight = weight
         self.by_class: dict[int, Chance] = {}
         self.pooled = Chance()
 
@@ -80,7 +81,7 @@ class Acceptance:
     def chance(self, evidence: int) -> float:
         """Of a token with that evidence, given that it is reached."""
         known = self.by_class.get(evidence)
-        return known.mean(self.prior(evidence)) if known else self.prior(evidence)
+        return known.mean(self.prior(evidence), self._weight) if known else self.prior(evidence)
 
     def chances(self, evidence: Iterable[int]) -> list[float]:
         cache: dict[int, float] = {}
