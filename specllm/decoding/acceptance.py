@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specllm.decoding.protocols import FORCED, Round
+from specllm.decoding.protocols import FORCED, Draft, Round, Token
 
 # Content changes inside one answer (code, then prose). Counts fade slowly, so that the chance is known well; a change is
 # noticed by a CUSUM test (Page 1954) within a few rounds, and the counts then start over from where it began.
@@ -80,6 +80,8 @@ class Acceptance:
 
     def chance(self, evidence: int) -> float:
         """Of a token with that evidence, given that it is reached."""
+        if evidence == FORCED:
+            return 1.0
         known = self.by_class.get(evidence)
         return known.mean(self.prior(evidence), self._weight) if known else self.prior(evidence)
 
@@ -93,11 +95,23 @@ class Acceptance:
 
     def observe(self, round: Round) -> None:
         """Counts what the target judged of the round's draft."""
-        n_accepted = min(round.n_accepted, len(round.draft.tokens))
-        evidence: Sequence[int] = round.draft.evidence or (0,) * len(round.draft.tokens)
-        for i in range(n_accepted + round.is_rejected):
-            self.by_class.setdefault(evidence[i], Chance()).add(i < n_accepted)
-            self.pooled.add(i < n_accepted)
+        self.judge(round.draft, round.tokens)
+
+    def judge(self, draft: Draft, said: Sequence[Token], start: int = 0) -> None:
+        """Counts what `said`, the target's own tokens, says of a draft from its token `start` on; verified or not.
+
+        Nothing where the target parted from the draft before.
+        """
+        if draft.tokens[:start] != tuple(said[:start]):
+            return
+        evidence = draft.evidence or (0,) * len(draft.tokens)
+        for i in range(start, min(len(draft.tokens), len(said))):
+            is_accepted = draft.tokens[i] == said[i]
+            if evidence[i] != FORCED:  # what has to follow says nothing about the drafter
+                self.by_class.setdefault(evidence[i], Chance()).add(is_accepted)
+                self.pooled.add(is_accepted)
+            if not is_accepted:
+                break
 
     def counts(self) -> dict[str, list[float]]:
         """What was counted, for `restore`: [accepted, judged] by class, and over all under `pooled`."""

@@ -100,15 +100,15 @@ class Controller:
         return Option(0, 1.0 / self.cost.seconds(1))
 
     def best_prefix(self, source: str, evidence: Sequence[int]) -> Option:
-        """How much of a draft that is already there to verify."""
+        """How much of a draft that is already there to verify.
+
+        No probes: what is not verified is judged all the same, by what the target says (`Acceptance.judge`).
+        """
         n = min(len(evidence), self.cost.max_width - 1)
         if not n:
             return NOTHING
-        plain = self.plain()
         option = self._best(np.array(self.acceptance[source].chances(evidence[:n])))
-        if option.length and option.rate > plain.rate * MIN_GAIN:
-            return option
-        return self._probe(self.cost.curve[1 : n + 1])
+        return option if option.rate > self.plain().rate * MIN_GAIN else NOTHING
 
     def model_option(self, source: str, n_pending: int, k: int) -> Option:
         """How many tokens to ask of the draft model when `n_pending` context tokens are still to be fed to it."""

@@ -43,6 +43,9 @@ class LanguageModel(Protocol):
         ...
 
 
+FORCED = -1  # the evidence of a token that follows because the grammar allows no other, whoever drafted it
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Tokens proposed to follow the context."""
@@ -52,6 +55,13 @@ class Draft:
     evidence: tuple[
         int, ...
     ] = ()  # per token, the class of evidence it rests on; what a class means is the drafter's own
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Per token, who proposed it: the drafter, or `grammar` where there was no choice."""
+        if FORCED not in self.evidence:
+            return (self.source,) * len(self.tokens)
+        return tuple("grammar" if evidence == FORCED else self.source for evidence in self.evidence)
 
 
 EMPTY_DRAFT = Draft((), "none")

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specllm.decoding.controller import Controller, Verdict
 from specllm.decoding.protocols import EMPTY_DRAFT, Draft, Drafter, Round, Token
 from specllm.drafters.model import ModelDrafter
+
+
+@dataclass(slots=True)
+class _Proposal:
+    draft: Draft
+    position: int  # in the context
+    n_verified: int = 0  # of its tokens
 
 
 class AutoDrafter:
@@ -19,6 +27,7 @@ class AutoDrafter:
         self._free = free
         self._model = model
         self._is_first = True
+        self._proposals: dict[str, _Proposal] = {}
         self._n_pending = 0  # context tokens the draft model was fed in this round
         if model is not None:
             model.rule = self._rule
@@ -28,13 +37,16 @@ class AutoDrafter:
         for drafter in (*self._free, *([self._model] if self._model else ())):
             drafter.begin(context)
         self._is_first = True
+        self._proposals.clear()
 
     def propose(self, context: Sequence[Token], k: int) -> Draft:
         self._n_pending = 0
         if self._is_first:  # the first token comes as soon as without speculation
             return EMPTY_DRAFT
         controller = self.controller
+        self._judge(context)
         drafts = {drafter.name: drafter.propose(context, k) for drafter in self._free}
+        self._proposals = {name: _Proposal(draft, len(context)) for name, draft in drafts.items()}
         options = {name: controller.best_prefix(name, draft.evidence) for name, draft in drafts.items()}
         if self._model is not None:
             n_pending = self._model.n_pending(context)
@@ -47,6 +59,7 @@ class AutoDrafter:
             self._length = options["model"].length if options["model"].is_probe else k
             return self._model.propose(context, k)
         draft, n = drafts[source], options[source].length
+        self._proposals[source].n_verified = n
         return Draft(draft.tokens[:n], draft.source, draft.evidence[:n])
 
     def observe(self, round: Round) -> None:
@@ -54,6 +67,15 @@ class AutoDrafter:
         self.controller.observe(round, n_pending=self._n_pending)
         for drafter in self._free:
             drafter.observe(round)
+
+    def _judge(self, context: Sequence[Token]) -> None:
+        """Learns from what was proposed last and not verified: the target has said what it would have said to it.
+
+        So free drafters need no probes: their chances are known before anything is risked on them.
+        """
+        for name, proposal in self._proposals.items():
+            said = context[proposal.position :]
+            self.controller.acceptance[name].judge(proposal.draft, said, proposal.n_verified)
 
     def _rule(self, probability: float, evidence: Sequence[int], k: int) -> Verdict:
         if self.controller.is_probing:  # a probe shows what it is worth only at its full length
