@@ -13,9 +13,12 @@ MAX_DRAFT_LENGTH = 512  # the widest block llama.cpp computes in one piece here 
 
 DRAFTERS = ("auto", "none", "reference", "lookup", "model")
 
+MAX_LOGPROBS = 20  # alternatives to a token
+
 CONTROLLED_DRAFT_LENGTH = 127  # the most a controller may choose: the widest block that is measured is 128
 
 GpuLayers = int | Literal["auto", "all"]
+StructureKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 KV_TYPES: tuple[KvType, ...] = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 
@@ -97,18 +100,19 @@ class ContextConfig:
 class DraftConfig:
     """Which drafter proposes, and how much."""
 
-    drafter: str = "auto"
+    drafter: str = ""  # "" takes what models.toml says, else auto
     draft_length: int | None = None  # tokens proposed in one round; 0 is plain decoding; None: chosen round by round
     lookup_min_match: int = 3  # tokens a suffix must repeat before its continuation is proposed
     confidence_floor: float = 0.4  # the draft model stops where its next token is less likely than this
     draft_ctx: int = 2048  # the draft model's own window, tokens
     is_recalibrated: bool = False  # measure this machine anew
+    is_exact: bool = False  # only blocks that compute, bit for bit, what single tokens do
 
     @property
     def is_controlled(self) -> bool:
         """Whether the draft length is chosen round by round."""
         return self.drafter != "none" and (
-            self.draft_length is None or (self.drafter == "auto" and self.draft_length > 0)
+            self.draft_length is None or (self.drafter in ("", "auto") and self.draft_length > 0)
         )
 
     @property
@@ -119,7 +123,9 @@ class DraftConfig:
         return CONTROLLED_DRAFT_LENGTH if self.draft_length is None else self.draft_length
 
     def __post_init__(self) -> None:
-        check(self.drafter in DRAFTERS, f"no drafter named {self.drafter!r}", f"use one of {', '.join(DRAFTERS)}")
+        check(
+            self.drafter in ("", *DRAFTERS), f"no drafter named {self.drafter!r}", f"use one of {', '.join(DRAFTERS)}"
+        )
         check(
             self.draft_length is None or 0 <= self.draft_length <= MAX_DRAFT_LENGTH,
             f"draft length is {self.draft_length}",
@@ -133,6 +139,27 @@ class DraftConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StructureConfig:
+    """What an answer must look like. That it can be compiled is checked where a grammar library is at hand."""
+
+    kind: StructureKind
+    text: str = ""  # the JSON schema, the regular expression, the grammar (Lark or GBNF)
+    choices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check(
+            self.kind in ("json_object", "choice") or bool(self.text.strip()),
+            f"the {self.kind.replace('_', ' ')} is empty",
+            "give its text or its file",
+        )
+        check(
+            self.kind != "choice" or (bool(self.choices) and all(self.choices)),
+            "a choice is empty",
+            "give --choice with some text, once for every answer that is allowed",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateConfig:
     """One request: what to continue and when to end."""
 
@@ -141,8 +168,15 @@ class GenerateConfig:
     system: str | None = None
     is_raw: bool = False  # no chat template
     answer_start: str = ""  # what the answer begins with: given to the model, not generated
+    structure: StructureConfig | None = None  # what the answer must look like; None: anything
+    logprobs: int | None = None  # log probabilities of every token and so many alternatives; None: none at all
     trace: Path | None = None
 
     def __post_init__(self) -> None:
         check(self.max_tokens >= 1, f"max tokens is {self.max_tokens}", "use -n with a positive number")
         check(all(self.stop), "a stop string is empty", "leave out --stop, or give it some text")
+        check(
+            self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS,
+            f"log probabilities of {self.logprobs} alternatives",
+            f"use --logprobs with 0 (the token's own alone) to {MAX_LOGPROBS}",
+        )

@@ -10,8 +10,11 @@ SpecllmError                    exit 1
 ├── IncompatiblePair                     the draft model's vocabulary is not the target's
 ├── OutOfMemory                          does not fit this machine
 ├── ContextFull                          more tokens than the context holds
+├── NothingAllowed                       the grammar leaves no token to go on with
+├── IncompleteAnswer                     the answer ended before its grammar did
 ├── BackendError                         llama.cpp itself failed or crashed
 │   └── RollbackUnsupported              this context cannot drop tokens again
+├── BadReply                             the model's reply cannot be used for what was asked
 ├── StorageError                         disk full, read-only folder, unwritable file
 ├── AnswerIsNo                  exit 3   the command worked and the answer is "no"
 └── Interrupted                 exit 130 Ctrl-C
@@ -69,11 +72,23 @@ class ContextFull(SpecllmError):
     pass
 
 
+class NothingAllowed(SpecllmError):
+    pass
+
+
+class IncompleteAnswer(SpecllmError):
+    pass
+
+
 class BackendError(SpecllmError):
     pass
 
 
 class RollbackUnsupported(BackendError):
+    pass
+
+
+class BadReply(SpecllmError):
     pass
 
 

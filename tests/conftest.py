@@ -52,6 +52,24 @@ def mamba_gguf(synthetic_models: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def jamba_gguf(synthetic_models: Path) -> Path:
+    """A hybrid model: a recurrent and an attention layer."""
+    return synthetic.write_jamba(synthetic_models / "jamba.gguf")
+
+
+@pytest.fixture(scope="session")
+def lfm2_gguf(synthetic_models: Path) -> Path:
+    """A hybrid model whose last states llama.cpp can keep (`n_rs_seq`)."""
+    return synthetic.write_lfm2(synthetic_models / "lfm2.gguf")
+
+
+@pytest.fixture(scope="session")
+def gemma3_gguf(synthetic_models: Path) -> Path:
+    """An attention model with a sliding window of 8 tokens in one of its two layers."""
+    return synthetic.write_gemma3(synthetic_models / "gemma3.gguf")
+
+
+@pytest.fixture(scope="session")
 def draft_gguf(synthetic_models: Path) -> Path:
     """The vocabulary of `llama_gguf` with other weights: a draft that is nearly always wrong."""
     return synthetic.write_llama(synthetic_models / "draft.gguf", seed=1, n_layer=1)

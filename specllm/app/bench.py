@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from specllm.app import learned
 from specllm.app.bench_arms import BASELINE, Arm, Case, Memory, Runner, Sample
+from specllm.app.bench_cases import cases, failure, structure_of
 from specllm.app.bench_check import Difference, differences
 from specllm.app.bench_simulate import Supposed, simulate
 from specllm.app.bench_stats import INTERVAL, k_over_time, rows
@@ -25,9 +26,17 @@ from specllm.app.host import describe_build
 from specllm.app.loading import Loader
 from specllm.app.models import locate_pair
 from specllm.app.offload import settled_gpu_layers
-from specllm.app.prompt import tokenize_prompt
 from specllm.app.prompts.reading import BenchPrompt, choose, read_prompts
-from specllm.config import CONTROLLED_DRAFT_LENGTH, ContextConfig, DraftConfig, GenerateConfig, GpuLayers, check
+from specllm.app.validation import require_validator
+from specllm.config import (
+    CONTROLLED_DRAFT_LENGTH,
+    ContextConfig,
+    DraftConfig,
+    GenerateConfig,
+    GpuLayers,
+    StructureConfig,
+    check,
+)
 from specllm.decoding.calibrate import DEPTH
 from specllm.decoding.cost import MAX_WIDTH, CostModel
 from specllm.decoding.sampling import KeyedSampler
@@ -35,7 +44,6 @@ from specllm.drafters.none import NoDrafter
 from specllm.errors import ConfigError, SpecllmError
 from specllm.models.gguf_header import read_header
 from specllm.runtime.interrupt import abort_on_interrupt
-from specllm.runtime.llama import Weights
 
 WARM_UP_TOKENS = 16  # enough for the wider blocks to be met once
 DEFAULT_ARMS = (BASELINE, "auto", "lookup", "model")
@@ -68,6 +76,7 @@ class BenchRequest:
     is_forced: bool = False  # the target says what is expected, whatever its logits say
     is_learned: bool = False  # drafters start from what earlier answers taught
     is_checked: bool = False  # every answer is compared with plain decoding's
+    structure: StructureConfig | None = None  # what answers must look like, where a prompt has no schema of its own
 
     def __post_init__(self) -> None:
         check(self.runs >= 1, f"{self.runs} runs", "use --runs with a positive number")
@@ -75,6 +84,8 @@ class BenchRequest:
         check(not self.is_checked or is_greedy, "--check compares greedy answers", "leave out --temperature")
         is_free = not (self.is_checked and self.is_forced)
         check(is_free, "a forced answer has nothing to check", "leave out --forced or --check")
+        is_known = not (self.is_forced and self.structure)
+        check(is_known, "a forced answer is what it is", "leave out --forced, or what answers must look like")
         missing = [prompt.id for prompt in self.prompts if prompt.expected is None] if self.is_forced else []
         check(not missing, f"prompt {missing[:1]} has no expected text to force", 'give it "expected"')
 
@@ -101,6 +112,7 @@ class BenchResult:
     failures: list[dict[str, object]] = field(default_factory=list)
     differences: list[dict[str, object]] | None = None  # None where nothing was compared
     is_interrupted: bool = False
+    exact_widths: Mapping[str, int] | None = None  # of blocks, by the cells up to which that holds; None: no exact arm
 
     @property
     def n_defects(self) -> int:
@@ -144,6 +156,7 @@ class BenchResult:
             "verify_s_by_width": self.verify_s_by_width,
             "draft_cost": cost and {"token_s": cost.token_s, "prefill_token_s": cost.prefill_token_s},
             "k_over_time": k_over_time(self.samples),
+            "width_by_cells": self.exact_widths,
             "samples": [sample.as_dict() for sample in self.samples],
         }
 
@@ -163,6 +176,8 @@ def run_bench(request: BenchRequest, progress: Progress) -> BenchResult:
     A prompt that fails becomes an entry of `failures`, and the others go on.
     """
     check(bool(request.prompts), "there are no prompts", "give a file with some")
+    if any(structure_of(request, prompt)[1] for prompt in request.prompts):
+        require_validator()
     arms, plan = plan_bench(request)
     with _opened(request, plan, progress) as opened:
         cost, date = opened.drafting.target_cost, datetime.now(UTC).isoformat(timespec="seconds")
@@ -172,6 +187,8 @@ def run_bench(request: BenchRequest, progress: Progress) -> BenchResult:
         sampler = KeyedSampler(plan.sampling)
         runner = Runner(opened.session, opened.drafting, arms, sampler, plan.generate, memory)
         _measure(runner, opened.cases, result, progress)
+        if any(arm.config.is_exact for arm in arms):
+            result.exact_widths = opened.session.exact_widths.as_dict()
     return result
 
 
@@ -209,15 +226,15 @@ def _opened(request: BenchRequest, plan: Plan, progress: Progress) -> Iterator[_
         weights = loader.weights(plan.target.path, layers)
         stack.callback(weights.close)
         check_biases(plan.sampling, weights.vocab)
-        cases = list(_cases(request, weights, plan.generate, failures))
-        longest = max((len(case.tokens) for case in cases), default=DEPTH + MAX_WIDTH)
+        read = list(cases(request, weights, plan.generate, failures))
+        longest = max((len(case.tokens) for case in read), default=DEPTH + MAX_WIDTH)
         n_ctx = plan.context.n_ctx or loader.context_size(weights, longest, plan.generate)
         context = replace(plan.context, n_ctx=n_ctx, gpu_layers=layers)
         target, drafting = loader.open(weights, context, plan.sampling, plan.draft_model, progress.notice)
         session = Session(target, NoDrafter(), draft_model=drafting.draft_model)
         stack.callback(session.close)
         settled = replace(plan, context=replace(context, n_batch=target.n_batch))
-        yield _Opened(settled, session, drafting, cases, failures)
+        yield _Opened(settled, session, drafting, read, failures)
 
 
 def plan_bench(request: BenchRequest) -> tuple[list[Arm], Plan]:
@@ -239,28 +256,12 @@ def plan_bench(request: BenchRequest) -> tuple[list[Arm], Plan]:
             context=request.context,
             draft_gpu_layers=request.draft_gpu_layers,
             draft=base if needs_model else replace(base, drafter="lookup"),
-            generate=GenerateConfig(max_tokens=request.max_tokens),
-        )
+            generate=GenerateConfig(max_tokens=request.max_tokens, structure=request.structure),
+        ),
+        needs_draft_model="model" in drafters,
     )
     most_drafted = max(CONTROLLED_DRAFT_LENGTH, *(arm.config.most_drafted for arm in arms))
     return arms, replace(plan, context=replace(plan.context, n_outputs_max=most_drafted + 1))
-
-
-def _cases(
-    request: BenchRequest, weights: Weights, config: GenerateConfig, failures: list[dict[str, object]]
-) -> Iterator[Case]:
-    """Every prompt as the model reads it; one that cannot be is a failure."""
-    for prompt in request.prompts:
-        try:
-            tokens = tokenize_prompt(weights, prompt.prompt, replace(config, system=prompt.system))
-        except SpecllmError as error:
-            failures.append(_failure(prompt, error))
-            continue
-        expected, prediction = (
-            None if text is None else tuple(weights.vocab.tokenize(text, adds_special=False, parses_special=False))
-            for text in (prompt.expected if request.is_forced else None, prompt.prediction)
-        )
-        yield Case(prompt, tuple(tokens), expected, prediction or ())
 
 
 def _measure(runner: Runner, cases: Sequence[Case], result: BenchResult, progress: Progress) -> None:
@@ -279,7 +280,7 @@ def _measure(runner: Runner, cases: Sequence[Case], result: BenchResult, progres
                     progress.step(n * n_each + len(samples), len(cases) * n_each, f"{case.prompt.id} {sample.arm}")
                 found = list(_checked(runner, case, samples)) if request.is_checked else []
             except SpecllmError as error:
-                result.failures.append(_failure(case.prompt, error))
+                result.failures.append(failure(case.prompt, error))
                 continue
             result.samples += samples
             if result.differences is not None:
@@ -303,15 +304,6 @@ def _warm_up(runner: Runner, cases: Sequence[Case], progress: Progress) -> None:
 
 
 def _checked(runner: Runner, case: Case, samples: Sequence[Sample]) -> Iterator[Difference]:
-    assert isinstance(runner.sampler, KeyedSampler)
-    return differences(runner, runner.sampler, case.tokens, samples)
-
-
-def _failure(prompt: BenchPrompt, error: SpecllmError) -> dict[str, object]:
-    return {
-        "prompt": prompt.id,
-        "category": prompt.category,
-        "type": type(error).__name__,
-        "message": error.message,
-        "hint": error.hint,
-    }
+    sampler = runner.sampler_of(case)
+    assert isinstance(sampler, KeyedSampler)
+    return differences(runner, sampler, case.tokens, samples)

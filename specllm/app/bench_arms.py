@@ -13,16 +13,20 @@ from specllm.app import learned
 from specllm.app.drafting import Drafting, new_acceptance
 from specllm.app.generation import Session
 from specllm.app.prompts.reading import BenchPrompt
+from specllm.app.validation import problem
 from specllm.config import DRAFTERS, DraftConfig, GenerateConfig
 from specllm.decoding.acceptance import Acceptance
+from specllm.decoding.constraint import TimedConstraint
 from specllm.decoding.decode import prefill
 from specllm.decoding.forced import ForcedSampler
 from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import Drafter, Round, Sampler, Token
+from specllm.decoding.sampling import KeyedSampler
 from specllm.drafters.none import NoDrafter
 from specllm.errors import ConfigError
 
 BASELINE = "none"
+EXACT = "+exact"
 _FIGURES = (  # that a sample is recorded with
     "n_prompt", "n_committed", "n_rounds", "n_drafted", "n_accepted", "prefill_s", "decode_s", "tpot_s", "ttft_s",
 )  # fmt: skip
@@ -30,20 +34,22 @@ _FIGURES = (  # that a sample is recorded with
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A drafter under test, its length chosen round by round or fixed: `auto`, `model:4`."""
+    """A drafter under test, its length chosen round by round or fixed: `auto`, `model:4`; with `+exact` only in blocks that
+    compute what single tokens do."""
 
     name: str
     config: DraftConfig
 
     @classmethod
     def parse(cls, text: str, base: DraftConfig) -> Self:
-        """From `NAME` or `NAME:K`; raises ConfigError."""
-        drafter, colon, length = text.strip().partition(":")
-        hint = f"use {', '.join(DRAFTERS)}, or one of them with a length, e.g. model:4"
+        """From `NAME` or `NAME:K`, perhaps with `+exact` behind it; raises ConfigError."""
+        is_exact = text.strip().endswith(EXACT)
+        drafter, colon, length = text.strip().removesuffix(EXACT).partition(":")
+        hint = f"use {', '.join(DRAFTERS)}, or one of them with a length, e.g. model:4, or exact: auto{EXACT}"
         if drafter not in DRAFTERS or (colon and (not length.isdecimal() or int(length) < 1 or drafter == BASELINE)):
             raise ConfigError(f"no arm {text.strip()!r}", hint)
-        chosen = replace(base, drafter=drafter, draft_length=int(length) if colon else None)
-        return cls(f"{drafter}{colon}{int(length) if colon else ''}", chosen)
+        chosen = replace(base, drafter=drafter, draft_length=int(length) if colon else None, is_exact=is_exact)
+        return cls(f"{drafter}{colon}{int(length) if colon else ''}{EXACT if is_exact else ''}", chosen)
 
     def described(self) -> dict[str, object]:
         """For the parameters of a result."""
@@ -53,6 +59,7 @@ class Arm:
             "draft_length": 0 if self.name == BASELINE else self.config.draft_length,
             "most_drafted": self.config.most_drafted,
             "is_controlled": self.config.is_controlled,
+            "is_exact": self.config.is_exact,
         }
 
 
@@ -64,6 +71,8 @@ class Case:
     tokens: tuple[Token, ...]
     expected: tuple[Token, ...] | None = None
     prediction: tuple[Token, ...] = ()
+    constraint: TimedConstraint | None = None  # what the answer must look like
+    schema: str | None = None  # that the answer is validated against
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,9 @@ class Sample:
     rounds: tuple[Round, ...]
     metrics: Metrics  # with the prompt's cold prefill
     finish_reason: str | None
+    is_valid: bool | None = None  # against its schema; None where there is none
+    problem: str | None = None  # why not
+    constraint_s: float | None = None  # of the decode time, spent on asking what may follow; None where anything may
 
     def as_dict(self) -> dict[str, object]:
         figures = self.metrics.as_dict()
@@ -87,6 +99,9 @@ class Sample:
             "arm": self.arm,
             "run": self.run,
             "finish_reason": self.finish_reason,
+            "is_valid": self.is_valid,
+            "problem": self.problem,
+            "constraint_s": self.constraint_s,
             **{name: figures[name] for name in _FIGURES},
         }
 
@@ -151,6 +166,13 @@ class Runner:
         for _ in runner.answers(case, 1):
             pass
 
+    def sampler_of(self, case: Case) -> Sampler:
+        """What picks the answers to it."""
+        if case.constraint is None:
+            return self.sampler
+        assert isinstance(self.sampler, KeyedSampler)
+        return KeyedSampler(self.sampler.config, case.constraint)
+
     def read(self, tokens: Sequence[Token]) -> float:
         """The target has read the prompt from an empty cache; returns how many seconds that took."""
         session = self.session
@@ -164,13 +186,15 @@ class Runner:
         return perf_counter() - started
 
     def _answer(self, arm: Arm, case: Case, run: int, prefill_s: float) -> Sample:
-        session, config, sampler = self.session, self.config, self.sampler
+        session, config, sampler = self.session, self.config, self.sampler_of(case)
         acceptance = self.memory.start(arm.name, case.prompt.prompt)
-        session.drafter = self._fresh_drafter(arm, case, acceptance)
+        session.drafter, session.is_exact = self._fresh_drafter(arm, case, acceptance), arm.config.is_exact
         if case.expected is not None:
             sampler = ForcedSampler(sampler, len(case.tokens), case.expected)
             config = replace(config, max_tokens=min(config.max_tokens, len(case.expected)))
-        generation = session.generate(case.tokens, sampler, arm.config.most_drafted, config)
+        constraint = case.constraint
+        generation = session.generate(case.tokens, sampler, arm.config.most_drafted, config, constraint)
+        asked_s = constraint.seconds if constraint else 0.0
         rounds: list[Round] = []
         for _ in generation:
             if generation.metrics.n_rounds > len(rounds) and generation.last_round is not None:
@@ -181,9 +205,12 @@ class Runner:
         # The prompt was read for all arms together: each one's first token waits for it as if alone.
         generation.metrics.prefill_s += prefill_s
         generation.metrics.n_reused = 0
+        generation.metrics.n_prediction = len(case.prediction)
+        found = None if case.schema is None else problem(generation.text, case.schema)
         return Sample(
             case.prompt.id, case.prompt.category, arm.name, run, tuple(generation.tokens), tuple(rounds),
-            generation.metrics, generation.finish_reason,
+            generation.metrics, generation.finish_reason, None if case.schema is None else found is None, found,
+            constraint.seconds - asked_s if constraint else None,
         )  # fmt: skip
 
     def _fresh_drafter(self, arm: Arm, case: Case, acceptance: dict[str, Acceptance]) -> Drafter:
@@ -192,6 +219,8 @@ class Runner:
         return replace(
             drafting,
             config=arm.config,
+            sampler=self.sampler_of(case),
+            constraint=case.constraint,
             reference=case.prediction,
             acceptance=acceptance,
             target_cost=copy.deepcopy(drafting.target_cost),

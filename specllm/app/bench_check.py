@@ -88,7 +88,7 @@ def gap_at_width_1(
     for token in context[len(prompt) - 1 :]:
         logits = target.forward([token])
     runner.session.context = context  # all of it is cached, its last token too: the next prompt starts anew anyway
-    row = sampler.adjusted(logits[0], context)
+    row = sampler.allowed(logits[0], context)
     return float(row.max() - min(row[token] for token in candidates))
 
 

@@ -112,10 +112,24 @@ def _row(samples: Sequence[Sample], ratios: Mapping[tuple[str, str], float]) -> 
         "share_by_source": {source: n / metrics.n_rounds for source, n in metrics.rounds_by_source.items()},
         "accepted_lengths": _histogram(round.n_accepted for round in drafted),
         "drafted_lengths": _histogram(len(round.draft.tokens) for round in drafted),
+        **_structured(samples, metrics.decode_s),
         "draft_s": metrics.draft_s,
         "verify_s": metrics.verify_s,
         "rest_s": metrics.rest_s,
         **{f"{name}_share": value for name, value in share.items()},
+    }
+
+
+def _structured(samples: Sequence[Sample], decode_s: float) -> dict[str, object]:
+    """Of answers with a structure: the share that is valid against its schema, and of the decode time that asking what may
+    follow took. None where there are no such answers."""
+    judged = [sample.is_valid for sample in samples if sample.is_valid is not None]
+    asked_s = [sample.constraint_s for sample in samples if sample.constraint_s is not None]
+    return {
+        "n_valid": sum(judged) if judged else None,
+        "n_invalid": len(judged) - sum(judged) if judged else None,
+        "valid_share": sum(judged) / len(judged) if judged else None,
+        "constraint_share": sum(asked_s) / decode_s if asked_s and decode_s else None,
     }
 
 

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ import platformdirs
 
 from specllm.app.host import processor_name
 from specllm.config import ContextConfig
-from specllm.decoding.calibrate import DEPTH, measure_draft, measure_target, missing_widths
+from specllm.decoding.calibrate import DEPTH, measure_draft, measure_target, missing_widths, spread_of
 from specllm.decoding.controller import DraftCost
 from specllm.decoding.cost import MAX_WIDTH, CostModel
 from specllm.runtime.backend import inspect_backend
@@ -88,14 +89,67 @@ def target_cost(
     points = {} if is_renewed else known_points(identity)
     if missing_widths(points, n_ctx=model.n_ctx, budget_s=QUICK_BUDGET_S):
         notice(f"measuring what {model.weights.path.name} costs on this machine, once (about {QUICK_BUDGET_S:.0f} s)")
-        points = measure_target(model, budget_s=QUICK_BUDGET_S, known=points)
-        keep_points(identity, points)
+        readings: dict[int, list[float]] = defaultdict(list)
+
+        def told(width: int, seconds: float) -> None:
+            readings[width].append(seconds)
+
+        spreads = [known_spread(identity)] if points else []  # of a curve in two parts the noisier one counts
+        points = measure_target(model, budget_s=QUICK_BUDGET_S, known=points, told=told)
+        spreads.append(spread_of(readings.values()))
+        keep_points(identity, points, max((spread for spread in spreads if spread is not None), default=None))
     return CostModel(points)
 
 
-def keep_points(identity: Identity, points: Mapping[int, float]) -> None:
-    """Later runs start from these seconds by width."""
-    keep(identity.file("calibration"), {"identity": identity.facts, "points": points})
+def keep_points(identity: Identity, points: Mapping[int, float], spread: float | None = None) -> None:
+    """Later runs start from these seconds by width; `spread`: how noisy their readings were (`spread_of`)."""
+    keep(identity.file("calibration"), {"identity": identity.facts, "points": points, "spread": spread})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """Which of two calibrations later runs use, and why."""
+
+    file: str  # of the model
+    is_new: bool
+    spread: float | None  # of the new readings; None where nothing was read twice
+    earlier_spread: float | None  # None where there was no earlier calibration, or none whose noise is known
+
+
+def keep_quieter_points(
+    identity: Identity, points: Mapping[int, float], spread: float | None, *, is_forced: bool
+) -> Kept:
+    """The new seconds by width are kept where they are at least as quiet as the earlier ones, or `is_forced`; else
+    the earlier ones stay. Widths that only one of the two has are kept either way."""
+    kept, earlier = _compare(identity, spread, is_forced=is_forced), known_points(identity)
+    if kept.is_new:
+        keep_points(identity, {**earlier, **points}, spread)
+    else:
+        keep_points(identity, {**points, **earlier}, kept.earlier_spread)
+    return kept
+
+
+def keep_quieter_draft_cost(identity: Identity, cost: DraftCost, spread: float | None, *, is_forced: bool) -> Kept:
+    """The draft model's new cost is kept where it is at least as quiet as the earlier one, or `is_forced`."""
+    kept = _compare(identity, spread, is_forced=is_forced)
+    if kept.is_new:
+        keep_draft_cost(identity, cost, spread)
+    return kept
+
+
+def _compare(identity: Identity, spread: float | None, *, is_forced: bool) -> Kept:
+    """At the precision at which the noise is shown, whole percents: less tells nothing."""
+    earlier = known_spread(identity)
+    is_quieter = earlier is None or (spread is not None and round(spread, 2) <= round(earlier, 2))
+    is_new = is_forced or is_quieter
+    return Kept(file=identity.facts["file"], is_new=is_new, spread=spread, earlier_spread=earlier)
+
+
+def known_spread(identity: Identity) -> float | None:
+    """How noisy the readings of the kept calibration were; None where that is not known."""
+    known = read(identity.file("calibration"))
+    spread = known.get("spread") if known and known.get("identity") == identity.facts else None
+    return spread if isinstance(spread, float) and 0 <= spread < math.inf else None
 
 
 def forget_if_wrong(cost: CostModel, identity: Identity) -> None:
@@ -125,10 +179,10 @@ def draft_cost(model: LlamaModel, identity: Identity, *, is_renewed: bool = Fals
     return cost
 
 
-def keep_draft_cost(identity: Identity, cost: DraftCost) -> None:
-    """Later runs start from this cost of the draft model."""
-    figures = {"identity": identity.facts, "token_s": cost.token_s, "prefill_token_s": cost.prefill_token_s}
-    keep(identity.file("calibration"), figures)
+def keep_draft_cost(identity: Identity, cost: DraftCost, spread: float | None = None) -> None:
+    """Later runs start from this cost of the draft model; `spread`: how noisy its readings were (`spread_of`)."""
+    figures = {"token_s": cost.token_s, "prefill_token_s": cost.prefill_token_s, "spread": spread}
+    keep(identity.file("calibration"), {"identity": identity.facts, **figures})
 
 
 def known_points(identity: Identity) -> dict[int, float]:

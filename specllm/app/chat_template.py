@@ -50,26 +50,26 @@ class ChatTemplate:
                 f"the model's chat template is broken: {error}", "use --raw to send the prompt as it is"
             ) from None
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The prompt text that asks the assistant for its next message.
+    def render(self, messages: Sequence[Message], *, is_question: bool = True) -> str:
+        """The prompt text that asks the assistant for its next message, or the conversation alone.
 
         A template that knows no system role, or drops it without a word, gets the system text in front of the first user
         message.
         """
         if len(messages) < 2 or messages[0].role != "system":
-            return self._render(messages)
+            return self._render(messages, is_question)
         system, user, *rest = messages
         merged = [Message(user.role, f"{system.content}\n\n{user.content}"), *rest]
         try:
-            text = self._render(messages)
+            text = self._render(messages, is_question)
         except ConfigError:
-            return self._render(merged)
-        return text if system.content.strip() in text else self._render(merged)
+            return self._render(merged, is_question)
+        return text if system.content.strip() in text else self._render(merged, is_question)
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _render(self, messages: Sequence[Message], is_question: bool) -> str:
         items = [{"role": message.role, "content": message.content} for message in messages]
         try:
-            return self._template.render(messages=items, add_generation_prompt=True, **self._special)
+            return self._template.render(messages=items, add_generation_prompt=is_question, **self._special)
         except self._faults as error:
             raise ConfigError(f"the model's chat template refuses this conversation: {error}",
                               "use --raw to send the prompt as it is") from None  # fmt: skip

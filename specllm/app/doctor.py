@@ -7,14 +7,13 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Protocol
 
 from specllm.app.diagnosis import Check, attempt, counted, listed
 from specllm.app.doctor_models import check_files, check_pair
 from specllm.errors import BackendError, ConfigError
-from specllm.models.disk import sized
 from specllm.models.progress import NoProgress, Progress
 from specllm.models.registry import Registry
 from specllm.runtime.backend import BackendInfo, inspect_backend
@@ -27,20 +26,24 @@ from specllm.runtime.rebuild import (
     rebuild_command,
 )
 from specllm.runtime.smoke import run_smoke_decode
+from specllm.units import sized
 
 MIN_PYTHON = (3, 11)
 MIN_COLUMNS = 60  # below it the tables wrap
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
-@dataclass(frozen=True, slots=True)
-class Terminal:
-    """Where answers are shown, as the ui room sees it."""
+class Terminal(Protocol):
+    """Where answers are shown."""
 
-    is_terminal: bool
-    encoding: str
-    columns: int
-    has_colour: bool
+    @property
+    def is_terminal(self) -> bool: ...
+    @property
+    def encoding(self) -> str: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def has_colour(self) -> bool: ...
 
 
 def diagnose(terminal: Terminal, *, is_full: bool = False, progress: Progress | None = None) -> Iterator[Check]:

@@ -5,25 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from specllm.app.diagnosis import Check, attempt, counted, listed
+from specllm.app.memory_plan import Fit, Free, Load, Role
 from specllm.app.models import LocatedModel, locate
 from specllm.app.offload import plan_gpu_layers
 from specllm.config import CONTROLLED_DRAFT_LENGTH, ContextConfig, DraftConfig
 from specllm.errors import ModelNotFound, RollbackUnsupported, SpecllmError
 from specllm.models import store
-from specllm.models.disk import sized
 from specllm.models.entries import Model
 from specllm.models.gguf_header import read_header
 from specllm.models.progress import Progress
 from specllm.models.registry import Registry
 from specllm.runtime.backend import BackendInfo
 from specllm.runtime.machine import available_memory_bytes
-from specllm.runtime.memory_estimate import estimate
+from specllm.runtime.memory_estimate import N_KEPT_STATES
+from specllm.units import sized
+
+if TYPE_CHECKING:
+    from specllm.decoding.rollback_trial import RollbackTrial
 
 TARGET_CTX = 8192  # tokens the memory check assumes: a file to edit, and the answer
 WARM_UP_TOKENS = 4
@@ -132,24 +137,25 @@ def _memory(located: list[LocatedModel]) -> Check:
         ContextConfig(n_ctx=TARGET_CTX, n_outputs_max=n_rows),
         ContextConfig(n_ctx=DraftConfig().draft_ctx),
     )
-    total_bytes = 0
-    for model, context in zip(located, contexts, strict=False):
+    loads = []
+    roles: tuple[Role, ...] = ("target", "draft model")
+    for role, model, context in zip(roles, located, contexts, strict=False):
         header = read_header(model.path)
         n_ctx = min(context.n_ctx, header.n_ctx_train or context.n_ctx)
-        total_bytes += estimate(header, n_ctx=n_ctx, n_outputs_max=context.n_outputs_max).total_bytes
+        sized_context = replace(context, n_ctx=n_ctx)
+        loads.append(Load(role=role, name=model.name, header=header, context=sized_context, gpu_layers=0))
+    fit = Fit(tuple(loads), Free(available_memory_bytes(), None))
     names = " and ".join(model.name for model in located)
-    need = f"{names} need {sized(total_bytes)} with a context of {TARGET_CTX:,} tokens"
-    free_bytes = available_memory_bytes()
+    need = f"{names} need {sized(fit.ram_bytes)} with a context of {TARGET_CTX:,} tokens"
+    free_bytes = fit.free.ram_bytes
     if free_bytes is None:
         return Check("memory", "ok", f"{need}; how much is free is not known")
-    if total_bytes > free_bytes:
-        return Check(
-            "memory",
-            "warn",
-            f"{need}, {sized(free_bytes)} are free",
-            "use --drafter lookup, a smaller --ctx, --kv-type q8_0 or a smaller model",
-        )
-    return Check("memory", "ok", f"{need}, {sized(free_bytes)} are free")
+    return Check(
+        "memory",
+        "ok" if fit.is_ok else "warn",
+        f"{need}, {sized(free_bytes)} are free",
+        "" if fit.is_ok else fit.hint(),
+    )
 
 
 def _vocabularies(target: LocatedModel, draft: LocatedModel) -> Check:
@@ -173,14 +179,16 @@ class _Measured:
 
     seconds_per_token: float
     gpu_layers: int  # -1 is all of them
-    rollback: str  # trim, snapshot, none
+    rollback: str  # trim, states, snapshot, replay, none
+    trial: RollbackTrial | None = None  # None: it refused
 
 
 def _measure(path: Path, info: BackendInfo) -> _Measured:
+    from specllm.decoding.rollback_trial import try_rollback
     from specllm.runtime.llama import LlamaModel, Weights
 
     header = read_header(path)
-    context = ContextConfig(n_ctx=256)
+    context = ContextConfig(n_ctx=256, n_outputs_max=N_KEPT_STATES + 1)
     gpu_layers = plan_gpu_layers(header, "auto", context) if info.can_offload else 0
     with (
         closing(Weights(path, n_gpu_layers=gpu_layers)) as weights,
@@ -193,11 +201,12 @@ def _measure(path: Path, info: BackendInfo) -> _Measured:
             model.forward([1], logits="last")
             seconds.append(time.perf_counter() - started)
         rollback: str = model.rollback_kind
+        trial = None
         try:
-            model.rollback(model.n_past - 1)
+            trial = try_rollback(model)
         except RollbackUnsupported:
             rollback = "none"
-    return _Measured(median(seconds), gpu_layers, rollback)
+    return _Measured(median(seconds), gpu_layers, rollback, trial)
 
 
 def _speed(role: str, model: LocatedModel, measured: list[_Measured], info: BackendInfo) -> Check:
@@ -220,16 +229,29 @@ def _speed(role: str, model: LocatedModel, measured: list[_Measured], info: Back
 
 
 def _rollback(target: LocatedModel, measured: _Measured) -> Check:
-    """How the target takes rejected tokens back."""
+    """How the target takes rejected tokens back, whether without a trace, and what it costs."""
     facts = {
         "trim": "trim: rejected tokens are dropped from the KV cache",
+        "states": "states: the last few states are kept, and one of them is gone back to",
         "snapshot": "snapshot: the state before a draft is kept and restored",
     }
-    if measured.rollback not in facts:
+    trial = measured.trial
+    if trial is None or measured.rollback not in facts:
         return Check(
             "rollback",
             "warn",
-            f"{target.name} cannot take tokens back: no speculation with it",
+            f"{target.name} cannot take tokens back"
+            + (", only start over" if measured.rollback == "replay" else "")
+            + ": no speculation with it",
             "use --drafter none with it, or another target",
         )
-    return Check("rollback", "ok", facts[measured.rollback])
+    if not trial.is_exact:
+        return Check(
+            "rollback",
+            "fail",
+            f"{target.name}: logits behind a rollback ({measured.rollback}) are off by {trial.deviation:.2f} of their "
+            "deviation",
+            "use --drafter none with it, and scripts/setup --rebuild for another build",
+        )
+    cost = f"{trial.rejection_s * 1000:.2f} ms" if trial.rejection_s >= 1e-5 else "nothing"
+    return Check("rollback", "ok", f"{facts[measured.rollback]}; a rejection costs {cost}")

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from specllm.app.calibration import Identity
 from specllm.config import DraftConfig
 from specllm.decoding.acceptance import Acceptance
+from specllm.decoding.constraint import Constraint
 from specllm.decoding.controller import Controller, DraftCost
 from specllm.decoding.cost import CostModel
 from specllm.decoding.protocols import Drafter, Sampler, Token
 from specllm.drafters.auto import AutoDrafter
+from specllm.drafters.grammar import GrammarDrafter
 from specllm.drafters.lookup import MATCH_PRIOR, LookupDrafter
 from specllm.drafters.model import CONFIDENCE_PRIOR, ModelDrafter, floor_rule
 from specllm.drafters.none import NoDrafter
@@ -30,6 +32,7 @@ SOURCES = {
 def new_acceptance() -> dict[str, Acceptance]:
     """What is believed about each drafter before anything was seen here."""
     return {
+        "grammar": Acceptance({}, 1.0),
         "reference": Acceptance(REFERENCE_PRIOR, 0.9, 30.0),
         "lookup": Acceptance(MATCH_PRIOR, 0.7),
         "model": Acceptance(CONFIDENCE_PRIOR, 0.75),
@@ -44,6 +47,7 @@ class Drafting:
     sampler: Sampler
     draft_model: LlamaModel | None = None
     reference: Sequence[Token] = ()  # what the answer is expected to resemble
+    constraint: Constraint | None = None  # what the answer must look like; its sampler knows it too
     can_draft: Callable[[Token], bool] = lambda token: True
     target_cost: CostModel | None = None  # needed where the length is controlled
     target_identity: Identity | None = None  # what that was measured for
@@ -56,16 +60,29 @@ class Drafting:
 
     def make(self, name: str, *, is_controlled: bool) -> Drafter:
         """The drafter called `name`; where its length is not fixed, a controller chooses it round by round."""
-        free: dict[str, Callable[[], Drafter]] = {"reference": self._reference, "lookup": self._lookup}
+        free: dict[str, Callable[[], Drafter]] = {
+            "grammar": NoDrafter,
+            "reference": self._reference,
+            "lookup": self._lookup,
+        }
         if not is_controlled:
             fixed: dict[str, Callable[[], Drafter]] = {"none": NoDrafter, "model": self._model, **free}
-            return fixed[name]()
+            return self._constrained(fixed[name]())
         assert self.target_cost is not None
-        there = {"reference": bool(self.reference), "lookup": True, "model": self.draft_cost is not None}
-        names = [source for source in SOURCES[name] if there[source]]
+        there = {
+            "grammar": self.constraint is not None,
+            "reference": bool(self.reference),
+            "lookup": True,
+            "model": self.draft_cost is not None,
+        }
+        names = [source for source in ("grammar", *SOURCES[name]) if there[source]]
         controller = Controller(self.target_cost, {name: self.acceptance[name] for name in names}, self.draft_cost)
         model = self._model() if "model" in names and self.draft_model else None
-        return AutoDrafter(controller, [free[name]() for name in names if name in free], model)
+        return AutoDrafter(controller, [self._constrained(free[name]()) for name in names if name in free], model)
+
+    def _constrained(self, drafter: Drafter) -> Drafter:
+        """The same inside the grammar, where there is one."""
+        return GrammarDrafter(drafter, self.constraint) if self.constraint else drafter
 
     def _reference(self) -> ReferenceDrafter:
         return ReferenceDrafter(self.reference)
@@ -76,4 +93,6 @@ class Drafting:
     def _model(self) -> ModelDrafter:
         assert self.draft_model is not None
         rule = floor_rule(self.config.confidence_floor)
-        return ModelDrafter(self.draft_model, self.sampler, rule=rule, can_draft=self.can_draft)
+        return ModelDrafter(
+            self.draft_model, self.sampler, rule=rule, can_draft=self.can_draft, constraint=self.constraint
+        )

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from specllm.app import learned
 from specllm.app.calibration import forget_if_wrong
 from specllm.app.drafting import SOURCES, Drafting
-from specllm.app.generation import FinishReason, Generation, Session, traced
+from specllm.app.generation import FinishReason, Generation, LogprobsOf, Session, traced
 from specllm.app.host import describe_build
 from specllm.app.loading import Loader
+from specllm.app.logprobs import Piece, described
 from specllm.app.models import LocatedModel, locate_pair
 from specllm.app.offload import settled_gpu_layers
 from specllm.app.prompt import tokenize_prompt
+from specllm.app.room import has_room_for_all
 from specllm.app.text import Chunk
 from specllm.app.trace import TraceWriter
 from specllm.config import (
@@ -27,13 +31,15 @@ from specllm.config import (
     GpuLayers,
     SamplingConfig,
 )
+from specllm.decoding.logprobs import LogprobSampler
 from specllm.decoding.metrics import Metrics
-from specllm.decoding.protocols import Round
+from specllm.decoding.protocols import Round, Token
 from specllm.decoding.sampling import KeyedSampler
-from specllm.errors import ConfigError
+from specllm.errors import ConfigError, IncompleteAnswer
 from specllm.models.gguf_header import read_header
 from specllm.models.store import recorded_digest, size_on_disk
 from specllm.runtime.backend import physical_cores
+from specllm.runtime.grammar import GrammarConstraint, check_structure
 from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.vocab import Vocab
 
@@ -107,7 +113,8 @@ class Answer:
     plan: Plan
     _session: Session
     _generation: Generation
-    _chunks: Iterator[list[Chunk]]
+    _chunks: Generator[list[Chunk], None, None]
+    _logprobs_of: LogprobsOf | None = None  # of the answer's tokens from one up to another; None where nobody asked
 
     def __iter__(self) -> Iterator[list[Chunk]]:
         return self._chunks
@@ -132,6 +139,18 @@ class Answer:
         return self._generation.finish_reason
 
     @property
+    def shortfall(self) -> IncompleteAnswer | None:
+        """What to raise where a structure was asked for and the answer ended before it was whole."""
+        if self.plan.generate.structure is None or self._generation.is_complete or self.finish_reason == "interrupted":
+            return None
+        n, limit = self.metrics.n_committed, self.plan.generate.max_tokens
+        if self.finish_reason == "length":
+            ended, hint = f"was cut after {n:,} tokens", f"allow more with -n (it was {limit:,}) or a larger --ctx"
+        else:
+            ended, hint = f"ended after {n:,} tokens", "look at its stop strings and its grammar"
+        return IncompleteAnswer(f"the answer {ended}, before it was complete", hint)
+
+    @property
     def strategy(self) -> str:
         """Who drafted and how much, and what was left off and why."""
         return self._session.strategy(self.plan.draft)
@@ -152,18 +171,39 @@ class Answer:
 
     def result(self) -> dict[str, object]:
         """For the `result` part of a JSON document."""
-        return {
+        result: dict[str, object] = {
             "text": self._generation.text,
             "finish_reason": self.finish_reason,
             "strategy": self.strategy,
             "stats": self.metrics.as_dict(),
         }
+        if (exactness := self._session.exactness()) is not None:
+            result["exact"] = exactness
+        if self._logprobs_of is not None:
+            result["logprobs"] = self._logprobs_of(0, len(self._generation.tokens))
+        return result
 
 
-def make_plan(request: GenerateRequest) -> Plan:
-    """Looks up the models and fills in defaults: flag > models.toml > llama.cpp's."""
-    target, draft_model, _ = locate_pair(request.target, request.draft_model)
-    draft = replace(request.draft, drafter="none") if request.draft.draft_length == 0 else request.draft
+def make_plan(request: GenerateRequest, *, needs_draft_model: bool = False) -> Plan:
+    """The request filled in (`fill_in`), without a draft model that is not needed and does not fit in memory.
+
+    Raises OutOfMemory, with a plan, where the models do not fit; nothing is loaded for it.
+    """
+    plan = fill_in(request)
+    is_optional = plan.draft.drafter == "auto" and not needs_draft_model
+    has_room = has_room_for_all(plan, n_tokens=plan.generate.max_tokens, is_draft_optional=is_optional)
+    return plan if has_room else replace(plan, draft_model=None)
+
+
+def fill_in(request: GenerateRequest) -> Plan:
+    """Looks up the models and fills in defaults: flag > models.toml > ours and llama.cpp's."""
+    if request.generate.structure:
+        check_structure(request.generate.structure)
+    target, draft_model, default = locate_pair(request.target, request.draft_model)
+    if request.prediction is not None:  # it is given to be used, whatever models.toml says
+        default = "auto"
+    drafter = "none" if request.draft.draft_length == 0 else request.draft.drafter or default
+    draft = replace(request.draft, drafter=drafter)
     if draft.drafter == "model" and draft_model is None:
         raise ConfigError(f"{target.name} has no draft model", "name one with --draft-model, or use --drafter lookup")
     if draft.drafter == "reference" and request.prediction is None:
@@ -201,22 +241,45 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         target, drafting = loader.open(weights, context, plan.sampling, plan.draft_model, notice)
         if request.prediction is not None:
             drafting.reference = weights.vocab.tokenize(request.prediction, adds_special=False, parses_special=False)
-        session = Session(target, drafting.chosen(), draft_model=drafting.draft_model)
+        structure = plan.generate.structure
+        constraint = GrammarConstraint(structure, weights.vocab) if structure else None
+        sampler = drafting.sampler = KeyedSampler(plan.sampling, constraint)
+        drafting.constraint = constraint
+        session = Session(target, drafting.chosen(), draft_model=drafting.draft_model, is_exact=plan.draft.is_exact)
         stack.callback(session.close)
         plan = replace(plan, context=replace(context, n_batch=session.target.n_batch))
         stack.enter_context(remembered(session, drafting, plan, request.prompt))
-        generation = session.generate(prompt, KeyedSampler(plan.sampling), plan.draft.most_drafted, plan.generate)
-        chunks = iter(generation)
+        recorder = None if plan.generate.logprobs is None else LogprobSampler(sampler, plan.generate.logprobs)
+        generation = session.generate(prompt, recorder or sampler, plan.draft.most_drafted, plan.generate, constraint)
+        if request.prediction is not None:
+            generation.metrics.n_prediction = len(drafting.reference)
+        piece = partial(_shown_piece, weights.vocab)
+        made = Answer(plan, session, generation, iter(generation))
+        if recorder is not None:
+            made._logprobs_of = partial(_logprobs, recorder, len(prompt), piece)
         if plan.generate.trace:
-            vocab = weights.vocab
-            writer = stack.enter_context(
-                TraceWriter(
-                    plan.generate.trace,
-                    lambda token: vocab.piece(token, shows_special=True).decode("utf-8", "replace"),
-                )
-            )
-            chunks = traced(generation, writer)
-        yield Answer(plan, session, generation, chunks)
+            stack.enter_context(_written_down(made, plan.generate.trace, piece))
+        # After Ctrl-C between two rounds it is still suspended inside `abort_on_interrupt`; left to the garbage collector
+        # it would end when Python does, and wait for a thread that is gone.
+        stack.callback(lambda: made._chunks.close())
+        yield made
+
+
+def _shown_piece(vocab: Vocab, token: Token) -> str:
+    return vocab.piece(token, shows_special=True).decode("utf-8", "replace")
+
+
+def _logprobs(recorder: LogprobSampler, n_prompt: int, piece: Piece, start: int, end: int) -> list[dict[str, object]]:
+    return described(recorder.kept(n_prompt + start, n_prompt + end), piece)
+
+
+@contextlib.contextmanager
+def _written_down(answer: Answer, trace: Path, piece: Piece) -> Iterator[None]:
+    """Every round of the answer goes into `trace`, and how it ended."""
+    with TraceWriter(trace, piece) as writer:
+        answer._chunks = traced(answer._generation, writer, answer._logprobs_of)
+        yield
+        writer.end(finish_reason=answer.finish_reason, strategy=answer.strategy, plain_tok_per_s=answer.plain_tok_per_s)
 
 
 @contextlib.contextmanager

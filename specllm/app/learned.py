@@ -43,7 +43,7 @@ def restore(file: Path, kind: str, sources: Mapping[str, Acceptance], *, now: da
         weight = 0.5 ** max(0.0, age.total_seconds() / 86400 / HALF_LIFE_DAYS)
         for source, acceptance in sources.items():
             acceptance.restore(known["kinds"].get(kind, {}).get(source, {}), weight=weight, most=MOST)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return
 
 

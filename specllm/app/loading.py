@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -69,12 +70,26 @@ class Loader:
         LOGGER.info("target %s: context %d, %d threads, GPU layers %s, rollback by %s", weights.path.name, target.n_ctx,
                     target.threads, context.gpu_layers, target.rollback_kind)  # fmt: skip
         drafting = Drafting(self.draft, KeyedSampler(sampling))
-        if self.draft.is_controlled:
-            drafting.target_identity = identity = Identity.of(weights.path, context, "target")
+        self.equip(drafting, target, context, draft_model, notice)
+        return target, drafting
+
+    def equip(
+        self,
+        drafting: Drafting,
+        target: LlamaModel,
+        context: ContextConfig,
+        draft_model: LocatedModel | None,
+        notice: Callable[[str], None],
+    ) -> None:
+        """Adds to `drafting` what the configured drafter needs and is not there: what forwards cost, the draft model.
+
+        Measuring empties the target's KV cache.
+        """
+        if self.draft.is_controlled and drafting.target_cost is None:
+            drafting.target_identity = identity = Identity.of(target.weights.path, context, "target")
             drafting.target_cost = target_cost(target, identity, is_renewed=self.draft.is_recalibrated, notice=notice)
         if draft_model is not None and "model" in SOURCES[self.draft.drafter]:
-            self._add_draft_model(drafting, weights, context, draft_model)
-        return target, drafting
+            self._add_draft_model(drafting, target.weights, context, draft_model)
 
     def _add_draft_model(
         self, drafting: Drafting, weights: Weights, context: ContextConfig, draft_model: LocatedModel
@@ -84,7 +99,8 @@ class Loader:
         n_ctx = self.draft.draft_ctx
         draft_context = replace(context, n_ctx=n_ctx, n_outputs_max=1, gpu_layers=layers)
         identity = Identity.of(draft_model.path, draft_context, "draft")
-        is_optional = self.draft.is_controlled and self.draft.drafter == "auto" and not self.loads_all
+        is_insisted_on = self.loads_all or self.draft.drafter != "auto" or not self.draft.is_controlled
+        is_optional = not is_insisted_on and drafting.draft_model is None
         if is_optional and drafting.target_cost and not self.draft.is_recalibrated:
             drafting.draft_cost = known_draft_cost(identity)
             if drafting.draft_cost and not Controller(drafting.target_cost, {}, drafting.draft_cost).can_model_pay():
@@ -92,10 +108,14 @@ class Loader:
                             draft_model.path.name, drafting.draft_cost.token_s * 1e3,
                             drafting.target_cost.seconds(1) * 1e3)  # fmt: skip
                 return
-        draft_weights = self.weights(draft_model.path, layers)
-        drafting.can_draft = compare_vocabularies(weights.vocab, draft_weights.vocab).can_draft
-        draft_context = replace(draft_context, n_ctx=min(n_ctx, draft_weights.n_ctx_train or n_ctx))
-        self.require_room(draft_model.path, draft_context, layers, option="--draft-ctx")
-        drafting.draft_model = LlamaModel(draft_weights, draft_context)
+        if drafting.draft_model is None:
+            draft_weights = self.weights(draft_model.path, layers)
+            with contextlib.ExitStack() as undo:
+                undo.callback(draft_weights.close)
+                can_draft = compare_vocabularies(weights.vocab, draft_weights.vocab).can_draft
+                draft_context = replace(draft_context, n_ctx=min(n_ctx, draft_weights.n_ctx_train or n_ctx))
+                self.require_room(draft_model.path, draft_context, layers, option="--draft-ctx")
+                drafting.draft_model, drafting.can_draft = LlamaModel(draft_weights, draft_context), can_draft
+                undo.pop_all()
         if self.draft.is_controlled:
             drafting.draft_cost = draft_cost(drafting.draft_model, identity, is_renewed=self.draft.is_recalibrated)

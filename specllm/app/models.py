@@ -48,20 +48,20 @@ def locate(reference: str | None = None, *, registry: Registry | None = None) ->
 def locate_pair(
     target: str | None = None, draft: str | None = None
 ) -> tuple[LocatedModel, LocatedModel | None, DrafterName]:
-    """Target, draft model and the drafter to start with.
+    """Target, draft model, and the drafter that is meant where none is named.
 
     A pair's name (also None: the default) needs both models. A model's name brings the draft model of its
-    pair where that is installed, else none. An explicit `draft` is used, whatever the pairs say.
+    pair where that is installed, else none. An explicit `draft` is used, whatever the entries say.
     """
     registry = Registry.load()
     target = registry.default if target is None else target
     located = locate(target, registry=registry)
     if draft is not None:
-        return located, locate(draft, registry=registry), "model"
+        return located, locate(draft, registry=registry), "auto"
     if target in registry.pairs:
         pair = registry.pairs[target]
         return located, _draft_of_pair(pair.draft, target, registry), pair.drafter
-    own = located.model.drafter if located.model else "lookup"
+    own = located.model.drafter if located.model else "auto"
     found = registry.pair_for_target(target)
     if found is None or installed_path(registry.models[found.draft]) is None:
         return located, None, own

@@ -1,39 +1,50 @@
-"""Whether a context fits in memory, asked before llama.cpp is: it would fill the memory with zeros until the system kills it."""
+"""Refuses what does not fit in memory before llama.cpp tries: it would fill the memory with zeros until the system kills it."""
 
 from __future__ import annotations
 
+import logging
+
+from specllm.app.memory_plan import Fit, Free, Load, Models, fit_of
 from specllm.config import ContextConfig
 from specllm.errors import OutOfMemory
 from specllm.models.gguf_header import GgufHeader
 from specllm.runtime.machine import available_memory_bytes
-from specllm.runtime.memory_estimate import CONTEXT_STEP, estimate
+from specllm.runtime.memory_estimate import CONTEXT_STEP
+
+LOGGER = logging.getLogger("specllm")
+
+
+def has_room_for_all(models: Models, *, n_tokens: int, is_draft_optional: bool) -> bool:
+    """Whether target and draft model fit; False where only the target does and the draft model is optional.
+
+    `n_tokens` are those that the context will hold at least. Raises OutOfMemory with a plan. Nothing is loaded for it.
+    """
+    fit = fit_of(models, -(-n_tokens // CONTEXT_STEP) * CONTEXT_STEP)
+    if fit.is_ok:
+        return True
+    if is_draft_optional and len(fit.loads) > 1 and fit.free.holds(fit.loads[:1]):
+        LOGGER.warning("the draft model is left out: %s", fit.verdict())
+        return False
+    fit.require()
+    return False
 
 
 def require_room(header: GgufHeader, context: ContextConfig, *, option: str, available: int | None = None) -> None:
     """Raises OutOfMemory where the KV cache and buffers of a context on the CPU are more than the memory that is free.
 
-    The weights are not counted: they are loaded already, and a mapped file takes memory only while there is some.
+    The weights are not counted: they are loaded already. `option` is what sets the size of that context.
     """
     free = available_memory_bytes() if available is None else available
-    needed = _bytes(header, context, context.n_ctx)
-    if free is None or needed <= free:
-        return
-    least = _bytes(header, context, CONTEXT_STEP)
-    per_token = (needed - least) / max(1, context.n_ctx - CONTEXT_STEP)
-    fitting = int((free - least) / per_token) // CONTEXT_STEP * CONTEXT_STEP if per_token else 0
-    smaller = f"use {option} {fitting}" if fitting > 0 else "free some memory, or use a smaller model"
-    raise OutOfMemory(
-        f"a context of {context.n_ctx:,} tokens for {header.path.name} needs {needed / 1e9:,.1f} GB, "
-        f"{free / 1e9:,.1f} GB are free",
-        f"{smaller}, or --kv-type q8_0 for half the size per token"
-        if context.kv_type in ("f32", "f16", "bf16")
-        else smaller,
+    is_draft = option == "--draft-ctx"
+    load = Load(
+        role="draft model" if is_draft else "target",
+        name=header.path.name,
+        header=header,
+        context=context,
+        gpu_layers=0,
     )
-
-
-def _bytes(header: GgufHeader, context: ContextConfig, n_ctx: int) -> int:
-    memory = estimate(
-        header, n_ctx=n_ctx, kv_type=context.kv_type, n_ubatch=context.n_ubatch, n_outputs_max=context.n_outputs_max,
-        has_flash_attention=context.flash_attention != "off",
-    )  # fmt: skip
-    return memory.kv_bytes + memory.compute_bytes + memory.logits_bytes
+    memory = load.memory
+    needed = memory.kv_bytes + memory.compute_bytes + memory.logits_bytes
+    fit = Fit((load,), Free(free, None), taken_bytes=memory.total_bytes - needed)
+    if not fit.is_ok:
+        raise OutOfMemory(fit.verdict(), fit.hint() + (", or --drafter lookup" if is_draft else ""))

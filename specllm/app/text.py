@@ -78,5 +78,4 @@ class TextStream:
 
 def sources(round: Round) -> list[str]:
     """Where each committed token of a round came from."""
-    names = [round.draft.source] * round.n_accepted
-    return [*names, TARGET]
+    return [*round.draft.sources[: round.n_accepted], TARGET]

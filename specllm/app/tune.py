@@ -6,12 +6,12 @@ import contextlib
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from specllm.app import tuning
-from specllm.app.calibration import Identity, keep_draft_cost, keep_points, known_points
+from specllm.app.calibration import Identity, Kept, keep_quieter_draft_cost, keep_quieter_points
 from specllm.app.drafting import Drafting
 from specllm.app.generate import GenerateRequest, Plan, make_plan
 from specllm.app.generation import Session
@@ -22,12 +22,13 @@ from specllm.app.prompt import tokenize_prompt
 from specllm.app.prompts.reading import BenchPrompt, read_prompts
 from specllm.app.tuned_pair import apply, as_toml, check_applicable, pair_entry
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, GpuLayers, SamplingConfig
-from specllm.decoding.calibrate import DEPTH, measure_draft, measure_here, measure_target
+from specllm.decoding.calibrate import DEPTH, measure_draft, measure_here, measure_target, spread_of
 from specllm.decoding.controller import Controller, DraftCost
 from specllm.decoding.cost import CALIBRATION_WIDTHS, MAX_WIDTH, CostModel
 from specllm.decoding.protocols import Token
+from specllm.decoding.rollback_trial import RollbackTrial, try_rollback
 from specllm.decoding.sampling import KeyedSampler
-from specllm.models.entries import Pair
+from specllm.models.entries import DrafterName, Pair
 from specllm.models.gguf_header import read_header
 from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import Weights
@@ -38,7 +39,7 @@ SAMPLING_BUDGET_S = 60.0  # for all answers; the first one comes whatever it tak
 N_LARGEST_CTX = 4096  # a longer prompt is no sample
 _FIRST = ("code", "edit")  # kinds of text that matter most here, in case time is up early
 _DEEP_WIDTHS = (1, 4, 16)  # that are measured again behind the longest sample
-FLAGS = "--drafter auto"  # the best setting: it knows what was measured here, and decides round by round
+BEST_DRAFTER: DrafterName = "auto"  # it knows what was measured here, and decides round by round
 _GREEDY = SamplingConfig(temperature=0.0)
 
 
@@ -57,11 +58,14 @@ class Tuning:
     plan: Plan
     readings: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # seconds by width
     depth: int = DEPTH  # tokens before the block while they were taken
+    rollback_kind: str = ""
+    rollback: RollbackTrial | None = None  # None: not tried
     draft_cost: DraftCost | None = None
     deep_depth: int = 0  # of the second depth
     deep_points: dict[int, float] = field(default_factory=dict)
     categories: list[tuning.Category] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)  # categories there was no time or room for
+    kept: list[Kept] = field(default_factory=list)  # what later runs use, of the target and of the draft model
     is_interrupted: bool = False
     applied: Path | None = None
 
@@ -75,9 +79,9 @@ class Tuning:
         return CostModel(self.points)
 
     @property
-    def spread(self) -> float:
-        """How much the median reading is above the least one, in the middle of all widths; 0 is a quiet machine."""
-        return statistics.median(statistics.median(seconds) / min(seconds) - 1 for seconds in self.readings.values())
+    def spread(self) -> float | None:
+        """How noisy the readings were; 0 is a quiet machine, None one where none was repeated."""
+        return spread_of(self.readings.values())
 
     @property
     def deep_factor(self) -> float | None:
@@ -101,7 +105,7 @@ class Tuning:
     @property
     def pair(self) -> Pair | None:
         """The entry for the user's models.toml; None where the models have no names there."""
-        return pair_entry(self.plan, self.best.drafter) if self.categories else None
+        return pair_entry(self.plan, BEST_DRAFTER) if self.categories else None
 
     @property
     def snippet(self) -> str | None:
@@ -123,11 +127,17 @@ class Tuning:
             "cost": {str(width): seconds for width, seconds in self.points.items()},
             "n_readings": {str(width): len(seconds) for width, seconds in sorted(self.readings.items())},
             "spread": self.spread,
+            "calibrations": [asdict(kept) for kept in self.kept],
             "good_widths": self.good_steps,
             "deep": {
                 "depth": self.deep_depth or None,
                 "cost": {str(width): seconds for width, seconds in self.deep_points.items()},
                 "factor": self.deep_factor,
+            },
+            "rollback": self.rollback and {
+                "kind": self.rollback_kind,
+                "is_exact": self.rollback.is_exact,
+                "rejection_s": self.rollback.rejection_s,
             },
             "draft_cost": draft and {
                 "token_s": draft.token_s,
@@ -138,7 +148,7 @@ class Tuning:
             "categories": [kind.as_result() for kind in self.categories],
             "left_out": self.left_out,
             "recommendation": {
-                "flags": FLAGS,
+                "flags": f"--drafter {BEST_DRAFTER}",
                 "can_draft_model_pay": self.can_model_pay,
                 "best_fixed": {"drafter": best.drafter, **best.as_result()} if self.categories else None,
                 "models_toml": self.snippet,
@@ -154,6 +164,7 @@ class TuneRequest:
     context: ContextConfig = ContextConfig()
     draft_gpu_layers: GpuLayers = "auto"
     is_applied: bool = False  # write the pair into the user's models.toml
+    is_recalibrated: bool = False  # keep what is measured also where an earlier calibration was quieter
 
 
 def tune(request: TuneRequest, progress: Progress) -> Tuning:
@@ -161,7 +172,7 @@ def tune(request: TuneRequest, progress: Progress) -> Tuning:
     plan = make_plan(
         GenerateRequest(
             prompt="", target=request.target, draft_model=request.draft_model, sampling={"temperature": 0.0, "seed": 0},
-            context=request.context, draft_gpu_layers=request.draft_gpu_layers,
+            context=request.context, draft_gpu_layers=request.draft_gpu_layers, draft=DraftConfig(drafter="auto"),
             generate=GenerateConfig(max_tokens=N_TOKENS),
         )
     )  # fmt: skip
@@ -169,7 +180,7 @@ def tune(request: TuneRequest, progress: Progress) -> Tuning:
     if request.is_applied:
         check_applicable(plan)
     try:
-        with _loaded(result, progress) as bench:
+        with _loaded(request, result, progress) as bench:
             bench.measure_target()
             bench.measure_draft()
             bench.answer_samples()
@@ -183,7 +194,7 @@ def tune(request: TuneRequest, progress: Progress) -> Tuning:
 
 
 @contextlib.contextmanager
-def _loaded(result: Tuning, progress: Progress) -> Iterator[_Bench]:
+def _loaded(request: TuneRequest, result: Tuning, progress: Progress) -> Iterator[_Bench]:
     """The models in memory, and freed afterwards."""
     plan = result.plan
     with contextlib.ExitStack() as stack:
@@ -206,7 +217,7 @@ def _loaded(result: Tuning, progress: Progress) -> Iterator[_Bench]:
         drafting.target_identity = Identity.of(weights.path, context, "target")
         result.plan = replace(plan, context=context)
         result.depth = min(DEPTH, target.n_ctx // 2)
-        yield _Bench(result, progress, session, drafting, prompts)
+        yield _Bench(result, progress, session, drafting, prompts, request.is_recalibrated)
 
 
 @dataclass(slots=True)
@@ -218,6 +229,7 @@ class _Bench:
     session: Session
     drafting: Drafting
     prompts: list[tuple[BenchPrompt, list[Token]]]
+    is_forced: bool  # an earlier calibration does not count
 
     def measure_target(self) -> None:
         readings, target = self.result.readings, self.session.target
@@ -232,12 +244,13 @@ class _Bench:
                 f"{len(readings)} of {len(CALIBRATION_WIDTHS)} widths)"
             )
 
+        self.result.rollback_kind, self.result.rollback = target.rollback_kind, try_rollback(target)
         try:
             measure_target(target, budget_s=float("inf"), n_repeats=N_REPEATS, told=told)
         finally:
             if 1 in readings:
-                is_whole = all(len(seconds) == N_REPEATS for seconds in readings.values())
-                keep_points(identity, self.result.points if is_whole else known_points(identity) | self.result.points)
+                points, spread = self.result.points, self.result.spread
+                self.result.kept.append(keep_quieter_points(identity, points, spread, is_forced=self.is_forced))
 
     def measure_draft(self) -> None:
         model, plan = self.session.draft_model, self.result.plan
@@ -249,7 +262,8 @@ class _Bench:
         layers = settled_gpu_layers(read_header(plan.draft_model.path), plan.draft_gpu_layers, plan.context)
         n_ctx = DraftConfig().draft_ctx  # as `Loader` names it
         context = replace(plan.context, n_ctx=n_ctx, n_outputs_max=1, gpu_layers=layers)
-        keep_draft_cost(Identity.of(plan.draft_model.path, context, "draft"), cost)
+        identity, spread = Identity.of(plan.draft_model.path, context, "draft"), spread_of([[c.token_s for c in costs]])
+        self.result.kept.append(keep_quieter_draft_cost(identity, cost, spread, is_forced=self.is_forced))
         self.result.draft_cost = cost
 
     def answer_samples(self) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 from specllm.app.generate import Plan
 from specllm.errors import ConfigError
 from specllm.models.disk import write_whole
-from specllm.models.entries import Pair
+from specllm.models.entries import DrafterName, Pair
 from specllm.models.parse import parse
 from specllm.models.registry import Registry
 from specllm.models.store import user_models_file
 
 
-def pair_entry(plan: Plan, drafter: str) -> Pair | None:
-    """The pair that was tuned, starting with that drafter; None without names that models.toml knows."""
+def pair_entry(plan: Plan, drafter: DrafterName) -> Pair | None:
+    """The pair that was tuned, with that drafter as its default; None without names that models.toml knows."""
     target, draft = plan.target.model, plan.draft_model and plan.draft_model.model
     registry = Registry.load()
     if target is None or draft is None or not {target.name, draft.name} <= registry.models.keys():
@@ -24,7 +24,7 @@ def pair_entry(plan: Plan, drafter: str) -> Pair | None:
     named = known[0] if known else None
     return Pair(
         name=named.name if named else f"{target.name}-tuned", target=target.name, draft=draft.name,
-        drafter=drafter, description=named.description if named else "",  # type: ignore[arg-type]
+        drafter=drafter, description=named.description if named else "",
     )  # fmt: skip
 
 

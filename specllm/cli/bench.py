@@ -12,6 +12,7 @@ import typer
 
 from specllm.cli import envelope, options
 from specllm.cli.signals import interrupts_deferred
+from specllm.cli.structure import StructureOptions
 from specllm.errors import AnswerIsNo, Interrupted
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ class BenchOptions:
 
     arms: Annotated[
         str | None,
-        _bench("--arms", metavar="A,B,..", help="Of none, auto, reference, lookup, model, or e.g. model:4 for drafts of four tokens; by "
-               "default all there is. Plain decoding (none) always runs."),
+        _bench("--arms", metavar="A,B,..", help="Of none, auto, reference, lookup, model, or e.g. model:4 for drafts of four tokens, or "
+               "auto+exact for text without near ties; by default all there is. Plain decoding (none) always runs."),
     ] = None  # fmt: skip
     prompts: Annotated[
         Path | None,
         _bench("--prompts", metavar="FILE",
-               help="JSONL of our format, Spec-Bench, HumanEval or edits; by default our mix."),
+               help="JSONL of our format (a row's \"schema\" binds its answer), Spec-Bench, HumanEval or edits; by default "
+                    "our mix."),
     ] = None  # fmt: skip
     limit: Annotated[int | None, _bench("--limit", metavar="N", help="N prompts, spread over the categories.")] = None
     max_tokens: Annotated[int, _bench("--max-tokens", "-n", metavar="N", help="Most tokens of an answer.")] = 128
@@ -77,6 +79,7 @@ def bench(
     wanted: BenchOptions,
     models: options.ModelOptions,
     sampling: options.SamplingOptions,
+    structure: StructureOptions,
     machine: options.MachineOptions,
     output: BenchOutput,
 ) -> None:
@@ -98,6 +101,7 @@ def bench(
         max_tokens=wanted.max_tokens, sampling=sampling.chosen(), context=machine.config(),
         draft_gpu_layers=machine.draft_layers(), draft=DraftConfig(is_recalibrated=wanted.recalibrate),
         is_forced=wanted.forced, is_learned=wanted.learned, is_checked=wanted.check,
+        structure=structure.config(),
     )  # fmt: skip
     if wanted.simulate:
         _simulate(request, wanted.simulate, output)

@@ -20,11 +20,9 @@ def doctor(
     from specllm.ui.doctor import describe_terminal, print_checks
 
     checks = diagnose(describe_terminal(), is_full=full)
+    diagnosis = Diagnosis(tuple(checks) if json else print_checks(checks))
     if json:
-        diagnosis = Diagnosis(tuple(checks))
         emit("doctor", diagnosis.as_result(), params={"full": full}, is_ok=diagnosis.is_ok)
-    else:
-        diagnosis = print_checks(checks)
     if not diagnosis.is_ok:
         failed = diagnosis.failed
         names = ", ".join(check.name for check in failed)

@@ -21,7 +21,7 @@ def emit(
     params: Mapping[str, object] | None = None,
     is_ok: bool = True,
 ) -> None:
-    """Prints the document of a command that worked; `is_ok` is False where its answer is "no" (exit code 3)."""
+    """Prints the document of a command that worked; `is_ok` is False where its answer is "no" (exit code 3) or was cut short."""
     from specllm.app.host import describe_host
 
     _print(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from specllm.cli import envelope, options
-from specllm.cli.prompt import read_prompt
+from specllm.cli.prompt import STDIN, read_prediction, read_prompt
 from specllm.cli.signals import interrupts_deferred
-from specllm.errors import Interrupted
+from specllm.cli.structure import StructureOptions
+from specllm.errors import ConfigError, Interrupted
+
+_request = partial(typer.Option, rich_help_panel="Request")
 
 
 @options.spread
@@ -22,39 +27,61 @@ def generate(
     ] = None,
     prompt_file: Annotated[
         Path | None,
-        typer.Option("--prompt-file", "-f", metavar="FILE", help="Read the prompt from it.", rich_help_panel="Request"),
+        _request("--prompt-file", "-f", metavar="FILE", help="Read the prompt from it."),
+    ] = None,
+    prediction: Annotated[
+        Path | None,
+        _request("--prediction", metavar="FILE|-", help="A text that the answer will resemble: drafts come from it."),
+    ] = None,
+    logprobs: Annotated[
+        int | None,
+        _request(
+            "--logprobs", metavar="N", help="Into --json and --trace: each token's log probability and N alternatives'."
+        ),
     ] = None,
     request: options.RequestOptions,
     models: options.ModelOptions,
     drafting: options.DraftOptions,
     sampling: options.SamplingOptions,
+    structure: StructureOptions,
     machine: options.MachineOptions,
     output: options.OutputOptions,
 ) -> None:
     """Stream the answer to a prompt."""
     draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
-    config, chosen = request.config(output.trace), sampling.chosen()
-    prompt = read_prompt(words or [], prompt_file)
+    config = replace(request.config(output.trace), structure=structure.config(), logprobs=logprobs)
+    chosen = sampling.chosen()
+    if logprobs is not None and not output.as_json and output.trace is None:
+        raise ConfigError("--logprobs has nowhere to go", "add --json, or --trace FILE")
+    if prediction is not None and draft.drafter in ("lookup", "model"):
+        raise ConfigError(f"--drafter {draft.drafter} drafts from no prediction", "use --drafter auto or reference")
+    prompt = read_prompt(words or [], prompt_file, reads_pipe=str(prediction) != STDIN)
+    predicted = None if prediction is None else read_prediction(prediction)
 
     with interrupts_deferred():
         from specllm.app import generate as app
         from specllm.ui.generate import AnswerView
+        from specllm.ui.live import LiveView
 
     wanted = app.GenerateRequest(
-        prompt=prompt, target=models.model, draft_model=models.draft_model, sampling=chosen, context=context,
-        draft_gpu_layers=draft_layers, draft=draft, generate=config,
+        prompt=prompt, prediction=predicted, target=models.model, draft_model=models.draft_model, sampling=chosen,
+        context=context, draft_gpu_layers=draft_layers, draft=draft, generate=config,
     )  # fmt: skip
+    view_of = LiveView if output.live else AnswerView
     with (
-        AnswerView(
-            has_text=not output.as_json, has_status=not output.quiet, colours_accepted=output.color_accepted
+        view_of(
+            has_text=not output.as_json,
+            has_status=not output.quiet,
+            colours_accepted=output.color_accepted or output.live,
         ) as view,
         app.answer(wanted, view.notice) as answer,
     ):
         view.stream(answer)
     if output.as_json:
         envelope.emit(
-            "generate", answer.result(), host=answer.host(), models=answer.plan.models(), params=answer.plan.params()
-        )
+            "generate", answer.result(), host=answer.host(), models=answer.plan.models(), params=answer.plan.params(),
+            is_ok=answer.shortfall is None,
+        )  # fmt: skip
     view.close(answer, has_table=output.stats)
-    if answer.finish_reason == "interrupted":
-        raise Interrupted("interrupted")
+    if error := (Interrupted("interrupted") if answer.finish_reason == "interrupted" else answer.shortfall):
+        raise error

@@ -16,9 +16,12 @@ import typer
 from specllm import __version__
 from specllm.cli import envelope, options
 from specllm.cli.bench import bench
+from specllm.cli.chat import chat
 from specllm.cli.doctor import doctor
+from specllm.cli.edit import edit
 from specllm.cli.generate import generate
 from specllm.cli.models import app as models_app
+from specllm.cli.replay import replay
 from specllm.cli.signals import treat_sigterm_as_ctrl_c
 from specllm.cli.tune import tune
 from specllm.errors import AnswerIsNo, ConfigError, Interrupted, OutOfMemory, SpecllmError, StorageError
@@ -36,7 +39,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(cls=options.Command)(generate)
+app.command(cls=options.Command)(chat)
+app.command(cls=options.Command)(edit)
 app.command(cls=options.Command)(bench)
+app.command()(replay)
 app.add_typer(models_app, name="models")
 app.command()(doctor)
 app.command(cls=options.Command)(tune)

@@ -1,4 +1,4 @@
-"""`specllm models ...`: list, show, pull, verify, path, add."""
+"""`specllm models ...`: list, show, fit, pull, verify, path, add."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from specllm.cli import options
 from specllm.cli.envelope import emit
+from specllm.errors import AnswerIsNo
 
 app = typer.Typer(no_args_is_help=True, help="List, download, check and add models.")
 
@@ -27,28 +29,53 @@ def list_(
 ) -> None:
     """Show every model and pair by name; installed ones are marked."""
     from specllm.app.models import list_models
-    from specllm.models.catalogue import listing_result
 
-    listing = list_models(with_found=found)
+    result = list_models(with_found=found).as_result()
     if json:
-        return emit("models list", listing_result(listing))
+        return emit("models list", result)
     from specllm.ui.models import print_listing
 
-    return print_listing(listing)
+    return print_listing(result)
 
 
 @app.command()
 def show(name: Name, json: Json = False) -> None:
     """Show licence, sources, size, digest, pairs and place of one model."""
     from specllm.app.models import show_model
-    from specllm.models.catalogue import details_result
 
-    details = show_model(name)
+    result = show_model(name).as_result()
     if json:
-        return emit("models show", details_result(details))
+        return emit("models show", result)
     from specllm.ui.models import print_details
 
-    return print_details(details)
+    return print_details(result)
+
+
+@app.command(cls=options.Command)
+@options.spread
+def fit(
+    *,
+    name: Name,
+    draft_model: Annotated[
+        str | None, typer.Option("--draft-model", metavar="MODEL", help="Beside this one instead of its own.")
+    ] = None,
+    drafting: options.DraftOptions,
+    machine: options.MachineOptions,
+    json: Json = False,
+) -> None:
+    """Say what a model or pair needs in memory, and what to change where that is too much; nothing is loaded."""
+    draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
+    from specllm.app.fit import fit_models
+
+    found = fit_models(name, draft_model, context, draft, draft_layers)
+    if json:
+        emit("models fit", found.as_result(), is_ok=found.is_ok)
+    else:
+        from specllm.ui.fit import print_fit
+
+        print_fit(found.as_result(), found.verdict())
+    if not found.is_ok:
+        raise AnswerIsNo(found.verdict(), found.hint())
 
 
 @app.command()
@@ -58,12 +85,13 @@ def pull(
 ) -> None:
     """Download models and check their SHA-256; resumes after an interruption."""
     from specllm.app.models import pull_models
-    from specllm.ui.models import print_pulled, watch_progress
+    from specllm.ui.models import print_pulled
+    from specllm.ui.progress import watch_progress
 
     with watch_progress() as progress:
-        pulled = pull_models(names, progress)
+        pulled = [one.as_result() for one in pull_models(names, progress)]
     if json:
-        return emit("models pull", {"pulled": [one.as_result() for one in pulled]})
+        return emit("models pull", {"pulled": pulled})
     return print_pulled(pulled)
 
 
@@ -74,12 +102,13 @@ def verify(
 ) -> None:
     """Check the SHA-256 of whole files against the promised or recorded one."""
     from specllm.app.models import verify_models
-    from specllm.ui.models import print_verified, watch_progress
+    from specllm.ui.models import print_verified
+    from specllm.ui.progress import watch_progress
 
     with watch_progress() as progress:
-        verified = verify_models(names, progress)
+        verified = [one.as_result() for one in verify_models(names, progress)]
     if json:
-        return emit("models verify", {"verified": [one.as_result() for one in verified]})
+        return emit("models verify", {"verified": verified})
     return print_verified(verified)
 
 

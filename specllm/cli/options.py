@@ -125,10 +125,11 @@ class DraftOptions:
     """Who proposes, and how much."""
 
     drafter: Annotated[
-        str,
+        str | None,
         _drafting("--drafter", "-d", metavar="|".join(DRAFTERS), autocompletion=_complete(DRAFTERS),
-                  callback=_one_of("drafter", DRAFTERS), help="Who drafts; auto takes what pays on this machine."),
-    ] = DraftConfig().drafter  # fmt: skip
+                  callback=_one_of("drafter", DRAFTERS),
+                  help="Who drafts: what models.toml says, else auto, which takes what pays on this machine."),
+    ] = None  # fmt: skip
     draft_length: Annotated[
         int | None,
         _drafting("-k", "--draft-length", metavar="N",
@@ -146,14 +147,20 @@ class DraftOptions:
                   help="The draft model's own window, tokens."),
     ] = DraftConfig().draft_ctx  # fmt: skip
 
+    exact: Annotated[
+        bool,
+        _drafting("--exact", help="Draft only so much at a time that no near tie can flip: the text is plain decoding's in "
+                  "every token, for less speed."),
+    ] = False  # fmt: skip
     recalibrate: Annotated[
         bool, _drafting("--recalibrate", help="Measure anew what forwards cost on this machine.")
     ] = False
 
     def config(self) -> DraftConfig:
         return DraftConfig(
-            drafter=self.drafter, draft_length=self.draft_length, confidence_floor=self.confidence,
+            drafter=self.drafter or DraftConfig().drafter, draft_length=self.draft_length, confidence_floor=self.confidence,
             lookup_min_match=self.min_match, draft_ctx=self.draft_ctx, is_recalibrated=self.recalibrate,
+            is_exact=self.exact,
         )  # fmt: skip
 
 
@@ -249,6 +256,7 @@ class OutputOptions:
     as_json: Annotated[bool, _output("--json", help="Exactly one JSON document on stdout.")] = False
     stats: Annotated[bool, _output("--stats", help="Print a table of all figures at the end.")] = False
     color_accepted: Annotated[bool, _output("--color-accepted", help="Colour the text by who proposed it.")] = False
+    live: Annotated[bool, _output("--live", help="Show the rounds, acceptance and speed below the text.")] = False
     trace: Annotated[Path | None, _output("--trace", metavar="FILE", help="Write one JSON line per round.")] = None
     quiet: Annotated[bool, _output("--quiet", "-q", help="No status line and no stats line.")] = False
 

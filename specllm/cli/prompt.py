@@ -18,17 +18,31 @@ MAX_BYTES = 64 * 2**20  # more than any context holds; a wrong file or an endles
 _WIDE_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
-def read_prompt(words: Sequence[str], file: Path | None) -> str:
-    """The words, then the file, then what is piped in (`-`, or any pipe on stdin), with empty lines between them."""
+def read_prompt(words: Sequence[str], file: Path | None, *, reads_pipe: bool = True) -> str:
+    """The words, then the file, then what is piped in (`-`, or any pipe on stdin), with empty lines between them.
+
+    Without `reads_pipe`, what is piped in is something else.
+    """
+    is_asked_for_stdin = STDIN in words or str(file) == STDIN
+    if is_asked_for_stdin and not reads_pipe:
+        raise ConfigError("stdin cannot be both the prompt and the prediction", "give one of them as a file")
     parts = [_checked(" ".join(word for word in words if word != STDIN))]
     if file is not None and str(file) != STDIN:
-        parts.append(_read_file(file))
-    if STDIN in words or str(file) == STDIN or _is_piped():
+        parts.append(read_file(file))
+    if reads_pipe and (is_asked_for_stdin or _is_piped()):
         parts.append(_read_stdin())
     prompt = "\n\n".join(part for part in parts if part.strip())
     if not prompt:
         raise ConfigError("there is no prompt", 'give one: specllm generate "...", --prompt-file FILE, or pipe it in')
     return prompt
+
+
+def read_prediction(file: Path) -> str:
+    """The text in `file`, or what is piped in (`-`)."""
+    text = _read_stdin("--prediction FILE") if str(file) == STDIN else read_file(file, "--prediction")
+    if not text:
+        raise ConfigError("the prediction is empty", "give the text that the answer will resemble, or leave it out")
+    return text
 
 
 def _is_piped() -> bool:
@@ -49,19 +63,20 @@ def _checked(text: str) -> str:
     return text
 
 
-def _read_file(path: Path) -> str:
+def read_file(path: Path, option: str = "--prompt-file") -> str:
+    """The text of the file that `option` names."""
     try:
         with path.open("rb") as file:
             return _decoded(file, str(path))
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", "check --prompt-file") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}", f"check {option}") from None
 
 
-def _read_stdin() -> str:
+def _read_stdin(other_way: str = "--prompt-file") -> str:
     try:
         return _decoded(sys.stdin.buffer, "the piped text")
     except OSError as error:
-        raise ConfigError(f"cannot read stdin: {error.strerror}", "use --prompt-file") from None
+        raise ConfigError(f"cannot read stdin: {error.strerror}", f"use {other_way}") from None
 
 
 def _decoded(file: BinaryIO, name: str) -> str:

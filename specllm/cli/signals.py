@@ -35,9 +35,13 @@ def interrupts_deferred() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+_terminations: list[int] = []  # SIGTERM came
+
+
 def treat_sigterm_as_ctrl_c() -> list[int]:
     """SIGTERM ends a command as Ctrl-C does: terminal restored, partial files in order. The list is empty until it came."""
-    came: list[int] = []
+    came = _terminations
+    came.clear()
 
     def handle(signum: int, frame: FrameType | None) -> None:
         came.append(signum)
@@ -50,3 +54,8 @@ def treat_sigterm_as_ctrl_c() -> list[int]:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, handle)
     return came
+
+
+def has_to_terminate() -> bool:
+    """Whether a KeyboardInterrupt was a SIGTERM: for commands in which Ctrl-C ends less than the command."""
+    return bool(_terminations)

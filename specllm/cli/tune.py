@@ -20,7 +20,10 @@ def tune(
     models: options.ModelOptions,
     machine: options.MachineOptions,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Write the pair with its best drafter to your models.toml.")
+        bool, typer.Option("--apply", help="Write the pair with the best setting to your models.toml.")
+    ] = False,
+    recalibrate: Annotated[
+        bool, typer.Option("--recalibrate", help="Keep what is measured even where an earlier calibration was quieter.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
@@ -31,14 +34,15 @@ def tune(
     with interrupts_deferred():
         from specllm.app.tune import TuneRequest
         from specllm.app.tune import tune as measure
-        from specllm.ui.tune import TuneProgress, print_tuning
+        from specllm.ui.tune import TuneProgress, print_tuning, tell_kept
 
     request = TuneRequest(
         target=pair or models.model, draft_model=models.draft_model, context=context,
-        draft_gpu_layers=draft_layers, is_applied=apply,
+        draft_gpu_layers=draft_layers, is_applied=apply, is_recalibrated=recalibrate,
     )  # fmt: skip
     with TuneProgress() as progress:
         result = measure(request, progress)
+    tell_kept(result.kept)
     if json:
         envelope.emit(
             "tune", result.as_result(), host=result.host(), models=result.plan.models(), params=result.plan.params()

@@ -6,7 +6,8 @@ makes it longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
 from specllm.decoding.controller import DraftCost
@@ -56,6 +57,15 @@ def measure_target(
                 told(width, seconds)
     model.rollback(0)
     return points
+
+
+def spread_of(readings: Iterable[Sequence[float]]) -> float | None:
+    """How noisy repeated readings are: how far the median of one width's is above their least, in the middle of all widths.
+
+    0 is a quiet machine; None where nothing was read twice.
+    """
+    repeated = [statistics.median(seconds) / min(seconds) - 1 for seconds in readings if len(seconds) > 1]
+    return statistics.median(repeated) if repeated else None
 
 
 def measure_here(

@@ -20,7 +20,7 @@ import numpy as np
 
 from specllm.decoding.acceptance import Acceptance
 from specllm.decoding.cost import CostModel, Floats
-from specllm.decoding.protocols import Round
+from specllm.decoding.protocols import FORCED, Round
 
 PROBE_SHARE = 0.01  # of the time may be lost to trying what does not seem to pay
 # Forwards of width 1 that an unspent budget may grow to: a new kind of text must not pay for old luck.
@@ -172,7 +172,8 @@ class Controller:
             self.acceptance[source].observe(round)
             self.lengths[source][n] += 1
         if n_pending and self.draft_cost is not None:
-            self.draft_cost.observe(n_pending, max(1, n), round.draft_s)
+            n_forwards = n - round.draft.evidence.count(FORCED)  # what the grammar forces is drafted without one
+            self.draft_cost.observe(n_pending, max(1, n_forwards), round.draft_s)
         self._budget_s += PROBE_SHARE * seconds
         self._n_committed += len(round.tokens)
         if self._probing:

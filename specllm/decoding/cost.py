@@ -58,6 +58,11 @@ class CostModel:
         i = self._step[width - 1]
         return float(self._base[i] * math.exp(self._log_scale + self._log_shape[i]))
 
+    def largest_speedup(self, width: int | None = None) -> float:
+        """Over plain decoding, if everything drafted were accepted and drafting cost nothing, in blocks of up to `width`."""
+        curve = self.curve[:width]
+        return float((np.arange(1, len(curve) + 1) * curve[0] / curve).max())
+
     def observe(self, width: int, seconds: float) -> None:
         """Learns from a forward of that width."""
         if width > self.max_width or seconds <= 0:

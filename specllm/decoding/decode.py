@@ -84,5 +84,5 @@ def _draft(drafter: Drafter, context: list[Token], k: int, eog: frozenset[Token]
     draft = drafter.propose(context, k)
     for i, token in enumerate(draft.tokens):
         if i == k or token in eog:
-            return Draft(draft.tokens[:i], draft.source)
+            return Draft(draft.tokens[:i], draft.source, draft.evidence[:i])
     return draft

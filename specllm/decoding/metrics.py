@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specllm.decoding.protocols import Round
+
+PREDICTION_SOURCE = "reference"  # the drafter that proposes from a prediction
+RECENT_S = 1.0  # "now": long enough to hold a few rounds, short enough to follow a change of the text
 
 
 def _ratio(numerator: float, denominator: float) -> float | None:
@@ -14,10 +18,16 @@ def _ratio(numerator: float, denominator: float) -> float | None:
 
 @dataclass(slots=True)
 class Metrics:
-    """What happened so far in one generation. `None` means "not known yet", never 0 or NaN."""
+    """What happened so far in one generation. `None` means "not known yet", never 0 or NaN.
+
+    Of a prediction (a text given to draft from), every drafted token is either accepted or rejected, so the two add up to what
+    was drafted from it. Accepted ones are in the answer. The others were in the target's forward for nothing: the target
+    disagreed with them or with one before them, or the answer ended there. A token that fails in two rounds counts twice.
+    """
 
     n_prompt: int = 0  # prompt tokens
     n_reused: int = 0  # of them, already in the KV cache
+    n_prediction: int = 0  # tokens of a text that was given to draft from
     prefill_s: float = 0.0
     n_committed: int = 0
     n_rounds: int = 0  # target forwards of the decode loop
@@ -33,6 +43,7 @@ class Metrics:
     reached_by_position: Counter[int] = field(default_factory=Counter)  # position was drafted, reached and judged
     accepted_by_position: Counter[int] = field(default_factory=Counter)
     rounds_by_source: Counter[str] = field(default_factory=Counter)
+    drafted_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_source: Counter[str] = field(default_factory=Counter)
 
     def add(self, round: Round) -> None:
@@ -53,7 +64,10 @@ class Metrics:
             return
         self.n_drafting_rounds += 1
         self.n_zero_accept += n_accepted == 0
-        self.accepted_by_source[round.draft.source] += n_accepted
+        sources = round.draft.sources
+        self.drafted_by_source.update(sources)
+        self.accepted_by_source.update(dict.fromkeys(sources, 0))
+        self.accepted_by_source.update(sources[:n_accepted])
         for i in range(n_accepted):
             self.reached_by_position[i] += 1
             self.accepted_by_position[i] += 1
@@ -89,6 +103,17 @@ class Metrics:
     def zero_accept_share(self) -> float | None:
         """Rounds that drafted and accepted nothing / rounds that drafted."""
         return _ratio(self.n_zero_accept, self.n_drafting_rounds)
+
+    @property
+    def n_prediction_accepted(self) -> int | None:
+        """Tokens of the answer that were accepted from the prediction; None where none was given."""
+        return self.accepted_by_source[PREDICTION_SOURCE] if self.n_prediction else None
+
+    @property
+    def n_prediction_rejected(self) -> int | None:
+        """Tokens drafted from the prediction that were not accepted; None where none was given."""
+        accepted = self.n_prediction_accepted
+        return None if accepted is None else self.drafted_by_source[PREDICTION_SOURCE] - accepted
 
     @property
     def ttft_s(self) -> float | None:
@@ -132,6 +157,8 @@ class Metrics:
             "zero_accept_share": self.zero_accept_share,
             "rounds_by_source": dict(self.rounds_by_source),
             "accepted_by_source": dict(self.accepted_by_source),
+            "n_prediction_accepted": self.n_prediction_accepted,
+            "n_prediction_rejected": self.n_prediction_rejected,
             "ttft_s": self.ttft_s,
             "prefill_s": self.prefill_s,
             "prefill_tok_per_s": self.prefill_tok_per_s,
@@ -142,3 +169,14 @@ class Metrics:
             "verify_s": self.verify_s,
             "rest_s": self.rest_s,
         }
+
+
+def recent_tok_per_s(rounds: Sequence[Round]) -> float | None:
+    """Tokens per second of decoding over the last rounds that took `RECENT_S` together; None without rounds."""
+    n_tokens, seconds = 0, 0.0
+    for round in reversed(rounds):
+        n_tokens += len(round.tokens)
+        seconds += round.draft_s + round.verify_s + round.rest_s
+        if seconds >= RECENT_S:
+            break
+    return _ratio(n_tokens, seconds)

@@ -5,7 +5,7 @@ Gumbel noise g, and the sampled token is `argmax(log p + g)`, which has exactly 
 gives the same text for every drafter and every draft length. A draft model that picks with the *same* noise agrees with
 the target with probability at least (1 - TV)/(1 + TV) (Daliri, Musco, Suresh 2024, arXiv:2408.07978).
 
-The chain is llama.cpp's default: logit bias, penalties, top-k, top-p, min-p, temperature, pick.
+The chain is llama.cpp's default: logit bias, penalties, grammar mask, top-k, top-p, min-p, temperature, pick.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllm.config import SamplingConfig
+from specllm.decoding.constraint import Constraint, is_allowed, masked
 from specllm.decoding.protocols import Token
 
 Row = npt.NDArray[np.float32]  # (n_vocab,)
@@ -68,10 +69,14 @@ class Candidates:
 
 
 class KeyedSampler:
-    """Implements `protocols.Sampler`. Holds no state but its configuration."""
+    """Implements `protocols.Sampler`. Holds no state but its configuration.
 
-    def __init__(self, config: SamplingConfig) -> None:
+    With a `constraint`, picks raise NothingAllowed where that leaves no token.
+    """
+
+    def __init__(self, config: SamplingConfig, constraint: Constraint | None = None) -> None:
         self.config = config
+        self.constraint = constraint
         self._has_penalties = config.penalty_last_n != 0 and (
             config.repeat_penalty != 1.0 or config.frequency_penalty != 0.0 or config.presence_penalty != 0.0
         )
@@ -82,7 +87,7 @@ class KeyedSampler:
 
     def pick(self, logits: Row, context: Sequence[Token]) -> Token:
         if self.config.temperature == 0.0:
-            return int(np.argmax(self.adjusted(logits, context)))
+            return self._best(logits, context)
         tokens, values = self._survivors(logits, context)
         if len(tokens) > 1:  # adding noise to log probabilities or to logits: the same largest one
             values = values / self.config.temperature + gumbel_noise(self.config.seed, len(context), tokens)
@@ -91,9 +96,26 @@ class KeyedSampler:
     def candidates(self, logits: Row, context: Sequence[Token]) -> Candidates:
         """What survives the chain after `context`; at temperature 0 the one best token."""
         if self.config.temperature == 0.0:
-            return Candidates(np.array([np.argmax(self.adjusted(logits, context))], dtype=np.intp), np.zeros(1))
+            return Candidates(np.array([self._best(logits, context)], dtype=np.intp), np.zeros(1))
         tokens, values = self._survivors(logits, context)
         return Candidates(tokens, log_softmax(values / self.config.temperature))
+
+    def allowed(self, logits: Row, context: Sequence[Token]) -> Row:
+        """The row after logit bias, penalties and the grammar: what top-k and the other filters are given."""
+        row = self.adjusted(logits, context)
+        return row if self.constraint is None else masked(row, self.constraint.mask(context))
+
+    def _best(self, logits: Row, context: Sequence[Token]) -> Token:
+        """The token of the highest logit; of equal ones the first."""
+        row = self.adjusted(logits, context)
+        best = int(np.argmax(row))
+        if (
+            self.constraint is not None
+        ):  # mostly the model wants what it may: then no mask needs to be laid over the row
+            mask = self.constraint.mask(context)
+            if not is_allowed(mask, best) or row[best] == -np.inf:
+                best = int(np.argmax(masked(row, mask)))
+        return best
 
     def _survivors(self, logits: Row, context: Sequence[Token]) -> tuple[Ids, Floats]:
         """The tokens that top-k, top-p and min-p leave, and their logits, highest first.
@@ -102,12 +124,12 @@ class KeyedSampler:
         at most exp(-delta), so it is known how much they could weigh together; where that could change the answer, delta
         is widened.
         """
-        row = self.adjusted(logits, context)
+        row = self.allowed(logits, context)
         k = min(self.config.top_k, len(row)) or len(row)
         highest = float(row.max())
         delta = _DELTA
         while True:
-            tokens, values = _ranked(row, highest - delta, k)
+            tokens, values = ranked(row, highest - delta, k)
             unseen = (k - len(tokens)) * math.exp(-delta)
             fewest, most = self._n_kept(values, 0.0), self._n_kept(values, unseen)
             is_sure = fewest == most and (most < len(tokens) or not unseen)
@@ -152,7 +174,7 @@ class KeyedSampler:
         row[tokens] = values - n * config.frequency_penalty - config.presence_penalty
 
 
-def _ranked(row: Row, threshold: float, k: int) -> tuple[Ids, Floats]:
+def ranked(row: Row, threshold: float, k: int) -> tuple[Ids, Floats]:
     """The (at most k highest) finite logits from `threshold` up, highest first, equal ones by id."""
     tokens = np.flatnonzero(row >= threshold) if threshold > -math.inf else np.flatnonzero(row > -np.inf)
     values = row[tokens].astype(np.float64)

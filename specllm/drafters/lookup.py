@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import cycle, islice
 
 from specllm.decoding.protocols import EMPTY_DRAFT, Draft, Round, Token
 
@@ -111,11 +112,12 @@ class LookupDrafter:
         index = self._index
         for position in range(len(index.tokens), len(context)):
             index.append(context[position])
-        if index.match_length < self._min_match:
+        if not k or index.match_length < self._min_match:
             return EMPTY_DRAFT
         start = index.match_end + 1
-        tokens = tuple(index.tokens[start : start + k])
-        evidence = tuple(match_class(index.match_length + i) for i in range(len(tokens)))
+        # As in LZ77 a copy may run into its own output: what stands between the match and the end is then a period.
+        tokens = tuple(islice(cycle(index.tokens[start : start + k]), k))
+        evidence = tuple(match_class(index.match_length + i) for i in range(k))
         return Draft(tokens, self.name, evidence)
 
     def observe(self, round: Round) -> None:

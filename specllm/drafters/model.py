@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from specllm.decoding.constraint import Constraint
 from specllm.decoding.controller import Verdict
-from specllm.decoding.protocols import EMPTY_DRAFT, Draft, LanguageModel, Round, Sampler, Token
+from specllm.decoding.protocols import EMPTY_DRAFT, FORCED, Draft, LanguageModel, Round, Sampler, Token
+from specllm.errors import NothingAllowed
 
 # Evidence: the draft model's own confidence, the probability of its likeliest token. The chances are those of a model of the
 # same family before anything is seen.
@@ -59,11 +62,13 @@ class ModelDrafter:
         *,
         rule: StopRule,
         can_draft: Callable[[Token], bool] = lambda token: True,
+        constraint: Constraint | None = None,
     ) -> None:
         self._model = model
         self._sampler = sampler
         self.rule = rule
         self._can_draft = can_draft
+        self._constraint = constraint  # the sampler's
         self._start = 0  # where in the context the window begins
         self._fed: list[Token] = []  # the tokens in the draft model's KV cache
         self._n_agreed = 0  # of them, known to be the context's
@@ -81,12 +86,18 @@ class ModelDrafter:
         extended = list(context)  # the sampler looks back for penalties, and its noise is keyed by the length
         evidence: list[int] = []
         while True:
+            forced = self._forced(extended, k - len(evidence))
+            extended += forced
+            evidence += [FORCED] * len(forced)
+            if len(evidence) == k:
+                break
+            pending += forced
             row = self._model.forward(pending, logits="last")[0]
             self._fed += pending
             probability = top_probability(row)
             evidence.append(bisect_right(CONFIDENCE_STEPS, probability))
             verdict = self.rule(probability, evidence, k)
-            token = self._sampler.pick(row, extended) if verdict != "drop" else None
+            token = self._pick(row, extended) if verdict != "drop" else None
             if token is None or not self._can_draft(token):
                 break
             extended.append(token)
@@ -95,6 +106,18 @@ class ModelDrafter:
             pending = [token]
         tokens = tuple(extended[len(context) :])
         return Draft(tokens, self.name, tuple(evidence[: len(tokens)]))
+
+    def _forced(self, context: Sequence[Token], n: int) -> list[Token]:
+        """At most `n` tokens that a grammar lets follow alone: no forward of the draft model is spent on guessing them."""
+        forced = self._constraint.forced(context)[:n] if self._constraint else ()
+        return list(takewhile(self._can_draft, forced))
+
+    def _pick(self, row: npt.NDArray[np.float32], context: Sequence[Token]) -> Token | None:
+        """The sampler's pick; None where a grammar leaves none behind these tokens, which the target may never say."""
+        try:
+            return self._sampler.pick(row, context)
+        except NothingAllowed:
+            return None
 
     def n_pending(self, context: Sequence[Token]) -> int:
         """Context tokens that a proposal would have to feed first; 1 or 2 where the draft model is up to date."""

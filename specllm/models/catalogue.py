@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from specllm.errors import BadModelFile
@@ -28,12 +27,32 @@ class ModelRow:
     target_of: tuple[str, ...]  # pairs
     draft_of: tuple[str, ...]
 
+    def as_result(self) -> dict[str, object]:
+        model = self.model
+        return {
+            "name": model.name,
+            "is_installed": self.path is not None,
+            "path": str(self.path) if self.path else None,
+            "bytes": self.bytes,
+            "licence": model.licence.name if model.licence else None,
+            "family": model.family or None,
+            "parameters": model.parameters or None,
+            "quantization": model.quantization or None,
+            "context_tokens": model.context,
+            "description": model.description,
+            "target_of": list(self.target_of),
+            "draft_of": list(self.draft_of),
+        }
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairRow:
     pair: Pair
     is_installed: bool  # both models
     is_default: bool
+
+    def as_result(self) -> dict[str, object]:
+        return {**_pair_result(self.pair), "is_installed": self.is_installed, "is_default": self.is_default}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +63,17 @@ class Listing:
     folder: Path  # where models are installed
     user_file: Path  # where the user's own entries belong; may not exist
 
+    def as_result(self) -> dict[str, object]:
+        """What `models list` shows, as its JSON has it."""
+        found = self.found
+        return {
+            "models": [row.as_result() for row in self.models],
+            "pairs": [row.as_result() for row in self.pairs],
+            "found": None if found is None else [{**asdict(entry), "path": str(entry.path)} for entry in found],
+            "models_dir": str(self.folder),
+            "user_file": str(self.user_file),
+        }
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeaderFacts:
@@ -52,6 +82,13 @@ class HeaderFacts:
     architecture: str
     context: int  # tokens; 0 where it does not say
     n_tensors: int
+
+    def as_result(self) -> dict[str, object]:
+        return {
+            "architecture": self.architecture,
+            "context_tokens": self.context or None,
+            "n_tensors": self.n_tensors,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +99,35 @@ class Details:
     pairs: tuple[Pair, ...]
     header: HeaderFacts | None  # None: not installed
     header_error: str  # why an installed file has no header to show
+
+    def as_result(self) -> dict[str, object]:
+        """What `models show` shows, as its JSON has it."""
+        model = self.row.model
+        return {
+            **self.row.as_result(),
+            "file": model.file,
+            "destination": str(self.destination),
+            "sha256": model.sha256,
+            "recorded_sha256": self.recorded_sha256,
+            "licence_url": model.licence.url or None if model.licence else None,
+            "licence_note": model.licence.note or None if model.licence else None,
+            "drafter": model.drafter,
+            "sampling": dict(model.sampling),
+            "sources": [str(source) for source in model.sources],
+            "pairs": [_pair_result(pair) for pair in self.pairs],
+            "header": self.header.as_result() if self.header else None,
+            "header_error": self.header_error or None,
+        }
+
+
+def _pair_result(pair: Pair) -> dict[str, object]:
+    return {
+        "name": pair.name,
+        "target": pair.target,
+        "draft": pair.draft,
+        "drafter": pair.drafter,
+        "description": pair.description,
+    }
 
 
 def listing(registry: Registry, *, with_found: bool = False) -> Listing:
@@ -116,75 +182,3 @@ def _row(registry: Registry, model: Model) -> ModelRow:
         target_of=tuple(pair.name for pair in pairs if pair.target == model.name),
         draft_of=tuple(pair.name for pair in pairs if pair.draft == model.name),
     )
-
-
-def listing_result(told: Listing) -> dict[str, object]:
-    """`told` as the result of `models list --json`."""
-    return {
-        "models": [_row_result(row) for row in told.models],
-        "pairs": [
-            {
-                "name": row.pair.name,
-                "target": row.pair.target,
-                "draft": row.pair.draft,
-                "drafter": row.pair.drafter,
-                "description": row.pair.description,
-                "is_installed": row.is_installed,
-                "is_default": row.is_default,
-            }
-            for row in told.pairs
-        ],
-        "found": None
-        if told.found is None
-        else [
-            {"name": entry.name, "origin": entry.origin, "path": str(entry.path), "bytes": entry.bytes}
-            for entry in told.found
-        ],
-        "models_dir": str(told.folder),
-        "user_file": str(told.user_file),
-    }
-
-
-def details_result(told: Details) -> dict[str, object]:
-    """`told` as the result of `models show --json`."""
-    model = told.row.model
-    header: Mapping[str, object] | None = None
-    if told.header is not None:
-        header = {
-            "architecture": told.header.architecture,
-            "context_tokens": told.header.context or None,
-            "n_tensors": told.header.n_tensors,
-        }
-    return {
-        **_row_result(told.row),
-        "file": model.file,
-        "destination": str(told.destination),
-        "sha256": model.sha256,
-        "recorded_sha256": told.recorded_sha256,
-        "licence_url": model.licence.url or None if model.licence else None,
-        "licence_note": model.licence.note or None if model.licence else None,
-        "drafter": model.drafter,
-        "sampling": dict(model.sampling),
-        "sources": [str(source) for source in model.sources],
-        "pairs": [pair.name for pair in told.pairs],
-        "header": header,
-        "header_error": told.header_error or None,
-    }
-
-
-def _row_result(row: ModelRow) -> dict[str, object]:
-    model = row.model
-    return {
-        "name": model.name,
-        "is_installed": row.path is not None,
-        "path": str(row.path) if row.path else None,
-        "bytes": row.bytes,
-        "licence": model.licence.name if model.licence else None,
-        "family": model.family or None,
-        "parameters": model.parameters or None,
-        "quantization": model.quantization or None,
-        "context_tokens": model.context,
-        "description": model.description,
-        "target_of": list(row.target_of),
-        "draft_of": list(row.draft_of),
-    }

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from specllm.errors import StorageError
+from specllm.units import sized
 
 CHUNK_BYTES = 4 << 20
 DISK_MARGIN_BYTES = 256 << 20  # never fill somebody's disk to the last byte
@@ -62,16 +63,6 @@ def require_space(folder: Path, n_bytes: int) -> None:
             f"not enough disk space in {folder}: {sized(free)} free, {needed} needed",
             "free some space, or set SPECLLM_MODELS_DIR to a folder on another disk; then pull again",
         )
-
-
-def sized(n_bytes: int) -> str:
-    """A size for people, in powers of 1000 as disks and hubs count: 98.4 MB, 1.12 GB."""
-    value = float(n_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
-            return f"{n_bytes} B" if unit == "B" else f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"
 
 
 def write_whole(path: Path, content: bytes) -> None:

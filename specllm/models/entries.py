@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-DrafterName = Literal["model", "lookup", "none"]
-DRAFTERS: tuple[DrafterName, ...] = ("model", "lookup", "none")
+DrafterName = Literal["auto", "model", "lookup", "none"]
+DRAFTERS: tuple[DrafterName, ...] = ("auto", "model", "lookup", "none")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,95}")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
@@ -75,11 +75,21 @@ def fill(pattern: str, number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HubSource:
-    """One file of a model hub repository."""
+    """One file of a model hub repository; of a split model the first part, which stands for all of them."""
 
     repo: str
     file: str
     revision: str = "main"
+
+    @property
+    def split(self) -> SplitPart | None:
+        """What the file's name says, folders aside; None for a whole file."""
+        return split_part(self.file.rpartition("/")[2])
+
+    def files(self) -> tuple[str, ...]:
+        """The file, or all parts of it in order."""
+        folder, slash, _ = self.file.rpartition("/")
+        return tuple(f"{folder}{slash}{name}" for name in self.split.names()) if self.split else (self.file,)
 
     def __str__(self) -> str:
         return f"hub {self.repo}"
@@ -141,7 +151,7 @@ class Model:
     family: str = ""
     parameters: str = ""
     quantization: str = ""
-    drafter: DrafterName = "lookup"  # recommended when no draft model is at hand
+    drafter: DrafterName = "auto"  # what is meant where none is named and no draft model is at hand
     sampling: Mapping[str, float] = field(default_factory=dict)  # SamplingConfig fields the maker recommends
 
     @property
@@ -157,5 +167,5 @@ class Pair:
     name: str
     target: str
     draft: str
-    drafter: DrafterName = "model"  # what to start with when both are installed
+    drafter: DrafterName = "auto"  # what is meant where none is named
     description: str = ""

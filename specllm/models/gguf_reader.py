@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from specllm.errors import BadModelFile, ModelNotFound
+from specllm.models.gguf_types import ARRAY, SCALARS, STRING, TENSOR_TYPES, UINT32
 
 Scalar = str | int | float | bool
 
@@ -29,59 +30,7 @@ CHUNK_BYTES = 1 << 20
 PULL_AGAIN = "the download is incomplete or damaged: pull it again with specllm models pull NAME"
 NOT_GGUF = "give a .gguf file, or a name from specllm models list"
 
-STRING, ARRAY = 8, 9
-SCALARS = {
-    0: struct.Struct("<B"),
-    1: struct.Struct("<b"),
-    2: struct.Struct("<H"),
-    3: struct.Struct("<h"),
-    4: struct.Struct("<I"),
-    5: struct.Struct("<i"),
-    6: struct.Struct("<f"),
-    7: struct.Struct("<?"),
-    10: struct.Struct("<Q"),
-    11: struct.Struct("<q"),
-    12: struct.Struct("<d"),
-}  # gguf_type
-UINT32 = 4
-
-TENSOR_TYPES = {
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 36),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1),
-    25: ("I16", 1, 2),
-    26: ("I32", 1, 4),
-    27: ("I64", 1, 8),
-    28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56),
-    30: ("BF16", 1, 2),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
-    40: ("NVFP4", 64, 36),
-    41: ("Q1_0", 128, 18),
-    42: ("Q2_0", 64, 18),
-}  # ggml_type -> name, numbers per block, bytes per block; llama.cpp of llama-cpp-python 0.3.36
+TOKENS = "tokenizer.ggml.tokens"  # the vocabulary's texts, by id
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +185,14 @@ class _PartReader:
     def _array(self, key: str) -> tuple[Scalar, ...] | ArrayInfo:
         kind, length = self._number(UINT32), self._number(10)
         if kind == STRING:
+            start = self.at
             if length <= MAX_KEPT_STRINGS:
-                return tuple(self._scalar(STRING, key) for _ in range(length))
-            return self._skip_strings(length, key)
+                texts: tuple[Scalar, ...] | ArrayInfo = tuple(self._scalar(STRING, key) for _ in range(length))
+            else:
+                texts = self._skip_strings(length, key)
+            if key == TOKENS:
+                self._check_tokens(start, length)
+            return texts
         if kind not in SCALARS:
             raise self._defect(f"has an array of type {kind} at {key[:80]}")
         layout = SCALARS[kind]
@@ -260,6 +214,27 @@ class _PartReader:
         self.at = at
         self._need(0)
         return ArrayInfo(STRING, length)
+
+    def _check_tokens(self, start: int, length: int) -> None:
+        """Raises BadModelFile where two tokens have the same text: llama.cpp aborts the whole process there.
+
+        Empty texts may come again: llama.cpp gives each of them one of its own.
+        """
+        unpack, buffer, at, raw = SCALARS[10].unpack_from, bytes(self.buffer[start : self.at]), 0, []
+        for _ in range(length):
+            text_at = at + 8
+            at = text_at + unpack(buffer, at)[0]
+            raw.append(buffer[text_at:at])
+        if len(set(raw)) == length:
+            return
+        ids: dict[bytes, int] = {}
+        for token, text in enumerate(raw):
+            if text and (other := ids.setdefault(text, token)) != token:
+                shown = text[:80].decode(errors="replace")
+                raise BadModelFile(
+                    f"{self.path} has two tokens with the text {shown!r}: {other} and {token}",
+                    "its tokenizer was converted wrongly and llama.cpp cannot load it: get the model from another source",
+                )
 
     def _alignment(self, kind: int, value: object) -> int:
         if kind != UINT32 or not isinstance(value, int) or value < 1 or value & (value - 1):

@@ -23,6 +23,7 @@ from specllm.models.entries import (
     is_safe_hub_file,
     is_safe_name,
     is_safe_repo,
+    split_part,
 )
 from specllm.models.toml_table import Table, shown, suggestion
 
@@ -95,7 +96,7 @@ def _model(table: Table) -> Model:
         family=table.string("family") or "",
         parameters=table.string("parameters") or "",
         quantization=table.string("quantization") or "",
-        drafter=table.choice("drafter", "lookup"),
+        drafter=table.choice("drafter", "auto"),
         sampling=_sampling(table.table("sampling")),
     )
 
@@ -110,6 +111,14 @@ def _file(table: Table, sources: tuple[Source, ...]) -> str:
         return table.required("file")
     if not is_safe_file(file):
         raise table.wrong("file", f"is {shown(file)}", "use a plain file name that ends in .gguf, without folders")
+    split = split_part(file)
+    for source in sources:
+        theirs = source.split if isinstance(source, HubSource) else None
+        if not isinstance(source, PathSource) and (split and (split.part, split.parts)) != (
+            theirs and (1, theirs.parts)
+        ):
+            ending = f"-00001-of-{theirs.parts:05}.gguf" if theirs else ".gguf, without a part's number"
+            raise table.wrong("file", f"is {shown(file)}, which does not fit {source}", f"let it end in {ending}")
     return file
 
 
@@ -160,6 +169,8 @@ def _hub_source(table: Table) -> HubSource:
         raise table.wrong("repo", f"is {shown(source.repo)}", 'write repo = "owner/name"')
     if not is_safe_hub_file(source.file):
         raise table.wrong("file", f"is {shown(source.file)}", "use the path of a .gguf file inside the repository")
+    if source.split and source.split.part != 1:
+        raise table.wrong("file", f"is part {source.split.part}", f"name the first part: {source.files()[0]}")
     if not _REVISION.fullmatch(source.revision) or ".." in source.revision:
         raise table.wrong("revision", f"is {shown(source.revision)}", "use a branch, a tag or a commit")
     return source
@@ -199,7 +210,7 @@ def _pair(table: Table) -> Pair:
         name=table.name,
         target=table.required("target"),
         draft=table.required("draft"),
-        drafter=table.choice("drafter", "model"),
+        drafter=table.choice("drafter", "auto"),
         description=table.string("description") or "",
     )
     if pair.target == pair.draft:

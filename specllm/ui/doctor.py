@@ -5,16 +5,42 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
-from specllm.app.diagnosis import Check, Diagnosis
-from specllm.app.doctor import Terminal
 from specllm.ui.console import harmless, has_colour, is_terminal
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 NAME_WIDTH = 13  # the longest fixed name, "smoke decode", and a space; models' names are longer
+
+
+class Check(Protocol):
+    """What is drawn of an `app.diagnosis.Check`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def fact(self) -> str: ...
+    @property
+    def fix(self) -> str: ...
+
+
+AnyCheck = TypeVar("AnyCheck", bound=Check)
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Where answers are shown."""
+
+    is_terminal: bool
+    encoding: str
+    columns: int
+    has_colour: bool
 
 
 def describe_terminal() -> Terminal:
@@ -27,7 +53,7 @@ def describe_terminal() -> Terminal:
     )
 
 
-def print_checks(checks: Iterable[Check]) -> Diagnosis:
+def print_checks(checks: Iterable[AnyCheck]) -> tuple[AnyCheck, ...]:
     """stdout has a line for each check as soon as it is done; returns all of them."""
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, no_color=not has_colour(sys.stdout))
     done = []
@@ -38,4 +64,4 @@ def print_checks(checks: Iterable[Check]) -> Diagnosis:
         if check.fix:
             console.print(Text(f"      fix: {harmless(check.fix)}"))
         done.append(check)
-    return Diagnosis(tuple(done))
+    return tuple(done)

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from specllm.decoding.metrics import Metrics
+from specllm.decoding.protocols import Round
 from specllm.ui.console import harmless, has_colour, joined
-from specllm.ui.status import StatusLine
+from specllm.ui.status import Panel, StatusLine
 
 _COLOURS = {"model": "\x1b[32m", "lookup": "\x1b[36m", "reference": "\x1b[35m", "grammar": "\x1b[33m"}
 _OTHER_SOURCE = "\x1b[34m"
@@ -41,6 +42,16 @@ class Answer(Protocol):
 
     @property
     def finish_reason(self) -> str | None: ...
+    @property
+    def last_round(self) -> Round | None:
+        """The round behind the chunks that came last; None before the first one."""
+        ...
+
+    @property
+    def plain_tok_per_s(self) -> float | None:
+        """The speed of plain decoding on this machine; None where it is not known."""
+        ...
+
     def interrupt(self) -> None: ...
 
 
@@ -73,12 +84,12 @@ class AnswerView:
         """Draws the answer as it comes; the cursor ends in the first column."""
         ends_with_newline = True
         try:
-            self._line.show(status_line(answer), is_urgent=True)
+            self._line.show(self._status(answer), is_urgent=True)
             for chunks in answer:
                 if self._has_text and chunks:
                     self._line.write("".join(map(self._drawn, chunks)))
                     ends_with_newline = chunks[-1].text.endswith("\n")
-                self._line.show(status_line(answer))
+                self._line.show(self._status(answer))
         except KeyboardInterrupt:
             answer.interrupt()
         if self._is_visible and not ends_with_newline:
@@ -90,10 +101,17 @@ class AnswerView:
             print(stats_line(answer), file=sys.stderr)
             if ":" in answer.strategy:
                 print(answer.strategy, file=sys.stderr)
-            if self._is_coloured and (legend := colour_legend(answer.metrics)):
+            if legend := self._legend(answer):
                 print(legend, file=sys.stderr)
         if has_table:
             print_stats_table(answer)
+
+    def _legend(self, answer: Answer) -> str:
+        return colour_legend(answer.metrics) if self._is_coloured else ""
+
+    def _status(self, answer: Answer) -> str | Panel:
+        """What to show beside the text now; asked for after every step of the answer."""
+        return status_line(answer)
 
     def _drawn(self, chunk: Chunk) -> str:
         text = harmless(chunk.text) if self._is_visible else chunk.text
@@ -131,7 +149,7 @@ def _figures(answer: Answer) -> Iterator[str]:
     """The short forms that the status line and the stats line share."""
     metrics = answer.metrics
     if (speed := metrics.decode_tok_per_s) is not None:
-        yield f"{speed:.0f} tok/s" if speed >= 100 else f"{speed:.1f} tok/s"
+        yield f"{shown_speed(speed)} tok/s"
     if answer.strategy == "plain decoding":
         yield answer.strategy
         return
@@ -141,6 +159,11 @@ def _figures(answer: Answer) -> Iterator[str]:
     else:
         yield f"{who} {metrics.acceptance_rate:.0%} accepted"
         yield f"{metrics.tokens_per_forward or 0:.2f} tok/forward"
+
+
+def shown_speed(tok_per_s: float) -> str:
+    """Three digits say all that a measurement knows."""
+    return f"{tok_per_s:.0f}" if tok_per_s >= 100 else f"{tok_per_s:.1f}"
 
 
 def colour_legend(metrics: Metrics) -> str:
@@ -182,6 +205,9 @@ def stats_rows(metrics: Metrics) -> Iterator[tuple[str, str]]:
         yield "acceptance by position", " ".join(positions[:_MAX_POSITIONS]) + more
         yield "mean accepted draft length", f"{_number(metrics.mean_accepted_draft, '.2f')} tokens"
         yield "zero-accept share", f"{_number(metrics.zero_accept_share, '.1%')} of the drafts"
+    if metrics.n_prediction:
+        tokens = f"{metrics.n_prediction_accepted} tokens accepted, {metrics.n_prediction_rejected} rejected"
+        yield "prediction", f"{tokens}; it has {metrics.n_prediction}"
     if total := metrics.decode_s:
         draft, verify, rest = (part / total for part in (metrics.draft_s, metrics.verify_s, metrics.rest_s))
         yield "time", f"drafting {draft:.1%}, verifying {verify:.1%}, rest {rest:.1%}"

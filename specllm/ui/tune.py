@@ -15,6 +15,7 @@ from specllm.ui.console import harmless, has_colour, is_terminal, write_note
 from specllm.ui.status import StatusLine
 
 if TYPE_CHECKING:
+    from specllm.app.calibration import Kept
     from specllm.app.tune import Tuning
     from specllm.app.tuning import Category, Promise, Replay
 
@@ -55,6 +56,7 @@ def print_tuning(result: Tuning) -> None:
     names = [plan.target.name] + ([plan.draft_model.name] if plan.draft_model else [])
     console.print(Text(harmless(" + ".join(names)), style="bold"))
     _print_bars(console, result)
+    _print_rollback(console, result)
     _print_draft_cost(console, result)
     console.print()
     _print_promises(console, result.promises, has_model=result.draft_cost is not None)
@@ -65,6 +67,17 @@ def print_tuning(result: Tuning) -> None:
         console.print(f"not tried, for want of time or context: {harmless(', '.join(result.left_out))}", style="dim")
     console.print()
     _print_advice(console, result)
+
+
+def tell_kept(calibrations: Sequence[Kept]) -> None:
+    """stderr says where an earlier calibration was replaced or stays, and why."""
+    for one in calibrations:
+        if one.earlier_spread is None:
+            continue
+        new = "were not repeated" if one.spread is None else f"differ by {one.spread:.0%}"
+        earlier = f"those of the earlier calibration by {one.earlier_spread:.0%}"
+        end = "these are kept" if one.is_new else "the earlier one is kept (--recalibrate replaces it)"
+        write_note(harmless(f"{one.file}: readings {new}, {earlier}: {end}"))
 
 
 def bar(share: float, cells: int, *, is_ascii: bool) -> str:
@@ -110,13 +123,24 @@ def _print_bars(console: Console, result: Tuning) -> None:
         figures = f"{mark} {width:>5}  {milliseconds(seconds):>11}  {width * plain / seconds:>5.2f}  "
         shown = bar(seconds / most, BAR_CELLS, is_ascii=_is_ascii(console))
         console.print(Text.assemble((figures, "bold" if is_good else ""), (shown, "green" if is_good else "dim")))
-    if result.spread > NOISY:
+    if result.spread is not None and result.spread > NOISY:
         warning = f"readings differ by {result.spread:.0%}: something else is running; tune again when it is quiet"
         console.print(warning, style="yellow")
     elif result.deep_factor is not None:  # two measurements apart in time tell nothing where something else runs
         console.print(
             f"{result.deep_depth:,} tokens deep a forward takes {result.deep_factor:.2f} times as long", style="dim"
         )
+
+
+def _print_rollback(console: Console, result: Tuning) -> None:
+    trial, kind = result.rollback, result.rollback_kind
+    if trial is None:
+        return
+    if not trial.is_exact:
+        console.print(f"rollback by {kind} leaves traces of what was rejected: use --drafter none", style="yellow")
+        return
+    included = "" if kind == "trim" else ", part of every width above"
+    console.print(f"rollback by {kind}: a rejection costs {milliseconds(trial.rejection_s)}{included}", style="dim")
 
 
 def _print_draft_cost(console: Console, result: Tuning) -> None:

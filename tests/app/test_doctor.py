@@ -15,15 +15,16 @@ import pytest
 
 from specllm.app import doctor, doctor_models
 from specllm.app.diagnosis import Check, Diagnosis
-from specllm.app.doctor import Terminal, diagnose
+from specllm.app.doctor import diagnose
 from specllm.errors import BackendError
 from specllm.models.disk import sha256_of
 from specllm.models.entries import PathSource
 from specllm.models.registry import Registry
 from specllm.models.store import RecordedDigest, record_digest
+from specllm.runtime import memory
 from specllm.runtime.backend import BackendInfo, Device
 from specllm.runtime.smoke import SmokeReport
-from specllm.ui.doctor import print_checks
+from specllm.ui.doctor import Terminal, print_checks
 from tests import synthetic
 
 GIB = 1 << 30
@@ -91,7 +92,36 @@ def test_a_recurrent_target_is_rolled_back_by_snapshots(install: Install, mamba_
     install(mamba_gguf)
     checks = found()
     assert checks["rollback"].fact.startswith("snapshot")
+    assert "a rejection costs" in checks["rollback"].fact
     assert "draft model" not in checks
+
+
+@pytest.mark.parametrize(("name", "kind"), [("lfm2_gguf", "states"), ("gemma3_gguf", "trim")])
+def test_kept_states_and_sliding_windows_are_named(
+    install: Install, name: str, kind: str, request: pytest.FixtureRequest
+) -> None:
+    install(request.getfixturevalue(name))
+    assert found()["rollback"].fact.startswith(kind)
+
+
+def test_a_rollback_that_leaves_traces_fails(
+    install: Install, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = memory.Trim.to
+    install(llama_gguf)
+    monkeypatch.setattr(memory.Trim, "to", lambda self, n_past: right(self, n_past + 1))
+    check = found()["rollback"]
+    assert check.status == "fail"
+    assert "are off by" in check.fact
+
+
+def test_a_cache_that_refuses_to_drop_is_a_warning(
+    install: Install, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(llama_gguf)
+    monkeypatch.setattr(memory.llama_cpp, "llama_memory_seq_rm", lambda *_: False)
+    check = found()["rollback"]
+    assert (check.status, check.fix) == ("warn", "use --drafter none with it, or another target")
 
 
 def test_missing_models_are_a_warning_with_the_command() -> None:
@@ -262,10 +292,12 @@ def test_a_draft_model_off_the_targets_gpu_is_a_warning(llama_gguf: Path) -> Non
     assert "cannot pay" in speed(target, doctor_models._Measured(0.011, -1, "trim")).fact
 
 
-def test_a_target_without_rollback_is_a_warning(llama_gguf: Path) -> None:
+@pytest.mark.parametrize(("kind", "says"), [("none", "take tokens back:"), ("replay", "only start over")])
+def test_a_target_without_rollback_is_a_warning(llama_gguf: Path, kind: str, says: str) -> None:
     located = doctor_models.LocatedModel(name="tiny", path=llama_gguf, model=None, sampling={})
-    check = doctor_models._rollback(located, doctor_models._Measured(0.01, 0, "none"))
+    check = doctor_models._rollback(located, doctor_models._Measured(0.01, 0, kind))
     assert (check.status, check.fix) == ("warn", "use --drafter none with it, or another target")
+    assert says in check.fact
 
 
 def test_versions_that_are_missing_or_not_pinned_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +332,7 @@ def test_the_terminal_is_judged(changes: dict[str, object], status: str, says: s
 
 def test_lines_and_fixes_are_printed_without_escape_codes_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     checks = [Check("python", "ok", "3.11"), Check("model \x1b[2J", "fail", "gone [red]", "specllm models pull x" * 9)]
-    diagnosis = print_checks(checks)
+    diagnosis = Diagnosis(print_checks(checks))
     assert capsys.readouterr().out.splitlines() == [
         "ok    python        3.11",
         "fail  model \u241b[2J    gone [red]",

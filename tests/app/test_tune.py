@@ -6,6 +6,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -230,13 +231,20 @@ def test_ctrl_c_keeps_what_was_measured(llama_gguf: Path, n_readings: int) -> No
     assert kept == {str(width): seconds for width, seconds in result.points.items()}
 
 
-def test_an_interrupted_tuning_leaves_the_other_widths_of_an_earlier_one(llama_gguf: Path) -> None:
+def test_readings_that_were_not_repeated_leave_an_earlier_calibration_as_it_is(llama_gguf: Path) -> None:
     whole = tune(request(llama_gguf), Quiet(interrupt_at(len(CALIBRATION_WIDTHS) * N_REPEATS + 1)))
-    partial = tune(request(llama_gguf), Quiet(interrupt_at(4)))
     file = next((calibration.cache_dir() / "calibration").glob("*.json"))
-    kept = {int(width): seconds for width, seconds in json.loads(file.read_text(encoding="utf-8"))["points"].items()}
-    assert kept == whole.points | partial.points
+
+    def kept() -> dict[int, float]:
+        return {int(width): seconds for width, seconds in json.loads(file.read_text("utf-8"))["points"].items()}
+
+    partial = tune(request(llama_gguf), Quiet(interrupt_at(4)))
     assert len(partial.points) == 4
+    assert kept() == whole.points
+    assert [one.is_new for one in partial.kept] == [False]
+    forced = tune(replace(request(llama_gguf), is_recalibrated=True), Quiet(interrupt_at(4)))
+    assert kept() == whole.points | forced.points  # widths it did not come to stay
+    assert [one.is_new for one in forced.kept] == [True]
 
 
 def test_ctrl_c_before_anything_is_known_is_an_interruption(llama_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +270,7 @@ def models_file(llama_gguf: Path, close_draft_gguf: Path) -> Path:
     return file
 
 
-def test_apply_adds_the_pair_with_its_best_drafter_once(models_file: Path) -> None:
+def test_apply_adds_the_pair_with_the_recommended_drafter_once(models_file: Path) -> None:
     old = models_file.read_text(encoding="utf-8")
     wanted = TuneRequest(target="big", draft_model="small", context=ContextConfig(threads=1), is_applied=True)
     result = tune(wanted, Quiet())
@@ -272,7 +280,7 @@ def test_apply_adds_the_pair_with_its_best_drafter_once(models_file: Path) -> No
     assert tomllib.loads(new)["pairs"] == tomllib.loads(result.snippet or "")["pairs"]
     pair = Registry.load().pair_for_target("big")
     assert pair is not None
-    assert (pair.draft, pair.drafter) == ("small", result.best.drafter)
+    assert (pair.draft, pair.drafter) == ("small", "auto")
     progress = Quiet()
     with pytest.raises(ConfigError, match="already"):
         tune(wanted, progress)

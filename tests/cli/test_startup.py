@@ -44,7 +44,8 @@ def test_the_help_has_a_heading_for_every_group() -> None:
     result = run("generate", "--help", env={"COLUMNS": "80"})
     headings = [line for line in result.stdout.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
-        "Arguments:", "Request:", "Models:", "Drafting:", "Sampling:", "Machine:", "Output:", "Other options:",
+        "Arguments:", "Request:", "Models:", "Drafting:", "Sampling:", "Structured output:", "Machine:",
+        "Output:", "Other options:",
     ]  # fmt: skip
     assert max(map(len, result.stdout.splitlines())) <= 80
 

@@ -15,7 +15,7 @@ def round_of(n_draft: int, n_accepted: int, source: str = "reference", seconds: 
     return Round((*draft.tokens[:n_accepted], 999), draft, 0.0, seconds, 0.0)
 
 
-def folded(rounds: list[Round], n_prediction: int | None = 100) -> Metrics:
+def folded(rounds: list[Round], n_prediction: int = 100) -> Metrics:
     metrics = Metrics(n_prediction=n_prediction)
     for round in rounds:
         metrics.add(round)
@@ -30,7 +30,7 @@ def test_what_is_drafted_from_a_prediction_is_accepted_or_rejected() -> None:
 
 
 def test_without_a_prediction_nothing_is_said_about_it() -> None:
-    metrics = folded([round_of(4, 3, "lookup")], n_prediction=None)
+    metrics = folded([round_of(4, 3, "lookup")], n_prediction=0)
     assert (metrics.n_prediction_accepted, metrics.n_prediction_rejected) == (None, None)
 
 

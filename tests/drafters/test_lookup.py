@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specllm.config import DraftConfig
 from specllm.drafters import lookup
-from specllm.drafters.lookup import LookupDrafter, SuffixIndex
+from specllm.drafters.lookup import LookupDrafter, SuffixIndex, match_class
 
 
 def occurrences(tokens: list[int], length: int) -> list[int]:
@@ -116,7 +116,8 @@ def drafted(drafter: LookupDrafter, context: list[int], k: int) -> list[int]:
 
 @settings(max_examples=150, deadline=None)
 @given(tokens=texts, k=st.integers(1, 9), min_match=st.integers(1, 4), steps=st.lists(st.integers(1, 7), max_size=20))
-def test_a_draft_is_what_followed_the_match_however_the_context_grew(tokens, k, min_match, steps):
+def test_a_draft_is_copied_from_behind_the_match_and_then_from_itself(tokens, k, min_match, steps):
+    """However the context grew: token by token, each from where the last one's source ended."""
     drafter = LookupDrafter(min_match)
     drafter.begin(tokens[:1])
     n = 1
@@ -129,10 +130,38 @@ def test_a_draft_is_what_followed_the_match_however_the_context_grew(tokens, k, 
             assert draft == []
         else:
             end = occurrences(seen, length)[-1]
-            assert draft
-            assert draft[: n - end - 1] == seen[end + 1 : end + 1 + k]
+            written = list(seen)
+            for i in range(k):
+                written.append(written[end + 1 + i])
+            assert draft == written[n:]
             assert drafter.match_length == length
-        assert len(draft) <= k
+
+
+@settings(max_examples=100, deadline=None)
+@given(tokens=texts, k=st.integers(1, 70))
+def test_the_evidence_of_a_token_is_the_match_it_would_have_behind_the_accepted_ones_before(tokens, k):
+    drafter = LookupDrafter(1)
+    drafter.begin([])
+    draft = drafter.propose(tokens, k)
+    for i, evidence in enumerate(draft.evidence):
+        assert evidence == match_class(longest_match([*tokens, *draft.tokens[:i]]))
+
+
+@pytest.mark.parametrize("period", [[9], [1, 2, 3], [4, 4, 5, 4, 6]])
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 100])
+def test_a_periodic_text_is_drafted_as_far_as_one_likes(period, k):
+    drafter = LookupDrafter(min_match=3)
+    text = list(islice(cycle(period), 2 * len(period) + 3))
+    drafter.begin([])
+    following = list(islice(cycle(period), len(text), len(text) + k))
+    assert drafted(drafter, text, k) == following
+    assert drafter.propose(text, k).evidence[-1] == match_class(len(text) - len(period) + k - 1)
+
+
+def test_nothing_is_drafted_where_nothing_is_asked_for():
+    drafter = LookupDrafter(min_match=1)
+    drafter.begin([])
+    assert drafted(drafter, [1, 1, 1], 0) == []
 
 
 def test_one_token_for_ever_is_drafted_as_itself():

@@ -24,6 +24,7 @@ class FakeHub:
     error_code: str = ""  # the hub's X-Error-Code
     break_after: int | None = None  # bytes of a body after which the connection is cut, once
     ranges: list[int] = field(default_factory=list)
+    revisions: dict[str, str] = field(default_factory=dict)  # owner/repo/file -> the revision last asked for
 
     @classmethod
     @contextmanager
@@ -67,7 +68,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         repo, _, rest = self.path.lstrip("/").partition("/resolve/")
-        content = self.fake.files.get(f"{repo}/{rest.partition('/')[2]}")
+        revision, _, file = rest.partition("/")
+        self.fake.revisions[f"{repo}/{file}"] = revision
+        content = self.fake.files.get(f"{repo}/{file}")
         if self.fake.status != 200 or content is None:
             self.send_response(self.fake.status if self.fake.status != 200 else 404)
             if self.fake.status == 200:

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllm.errors import BadModelFile, ModelNotFound
+from specllm.models import gguf_header, gguf_reader
 from specllm.models.gguf_header import ArrayInfo, read_header
-from specllm.models.gguf_reader import TENSOR_TYPES
+from specllm.models.gguf_types import TENSOR_TYPES
 from tests import synthetic
 
 MAX_PEAK_BYTES = 12 << 20  # two read-ahead chunks, the buffer and what the header is worth
@@ -198,12 +199,59 @@ def test_a_folder_a_missing_file_and_a_bad_path_are_told_apart(tmp_path: Path) -
             read_header(missing)
 
 
-def test_an_unreadable_file_is_told(llama_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_told(llama_gguf: Path, written, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(llama_gguf.read_bytes())
+
     def denied(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", denied)
-    assert "cannot be read: Permission denied" in refused(llama_gguf).message
+    assert "cannot be read: Permission denied" in refused(path).message
+
+
+def test_a_file_is_read_once_until_it_changes(llama_gguf: Path, written, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = llama_gguf.read_bytes()
+    path, reading, n_read = written(content), gguf_header.read_part, []
+
+    def counting(path: Path) -> gguf_reader.Part:
+        n_read.append(path)
+        return reading(path)
+
+    monkeypatch.setattr(gguf_header, "read_part", counting)
+    assert read_header(path) == read_header(path)
+    assert len(n_read) == 1
+    path.write_bytes(content[:-1000])
+    assert "is truncated" in refused(path).message
+    path.write_bytes(b"")
+    assert "is empty" in refused(path).message
+    path.unlink()
+    with pytest.raises(ModelNotFound):
+        read_header(path)
+
+
+def vocabulary(*texts: bytes) -> bytes:
+    values = b"".join(map(text, texts))
+    return start(n_keys=1) + key(b"tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, len(texts)) + values)
+
+
+@pytest.mark.parametrize("n_others", [3, 500])  # a list that is kept, and one that is stepped over
+def test_two_tokens_with_one_text_are_named(written, n_others: int) -> None:
+    """llama.cpp aborts the whole process there."""
+    others = [b"%d" % token for token in range(n_others)]
+    error = refused(written(vocabulary(*others, b"the", b"an", b"the", b"an")))
+    assert f"two tokens with the text 'the': {n_others} and {n_others + 2}" in error.message
+    no_text = refused(written(vocabulary(*others, b"\xff", b"", b"", b"\xff"), "bytes.gguf"))
+    assert f"{n_others} and {n_others + 3}" in no_text.message
+
+
+@pytest.mark.parametrize("n_others", [3, 500])
+def test_empty_texts_and_equal_texts_of_other_lists_are_no_duplicates(written, n_others: int) -> None:
+    others = [b"%d" % token for token in range(n_others)]
+    content = vocabulary(*others, b"", b"")
+    assert "does not name its architecture" in refused(written(content)).message
+    merges = content.replace(b"tokenizer.ggml.tokens", b"tokenizer.ggml.merges")
+    twice = merges.replace(text(b"1"), text(b"2"), 1)
+    assert "does not name its architecture" in refused(written(twice, "merges.gguf")).message
 
 
 def split_model(folder: Path) -> list[Path]:

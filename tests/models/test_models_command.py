@@ -11,10 +11,9 @@ from typer.testing import CliRunner, Result
 from specllm.cli.models import app
 from specllm.errors import ModelNotFound, SpecllmError
 from specllm.models.registry import Registry
-from specllm.ui import models as ui
-from specllm.ui.models import BarProgress, PlainProgress, watch_progress
-from tests.models.test_pull_wheels import keep_wheels
-from tests.models.wheelhouse import CONTENT, SOURCE, tiny_model
+from specllm.ui import progress as ui
+from specllm.ui.progress import BarProgress, PlainProgress, watch_progress
+from tests.models.wheelhouse import CONTENT, SOURCE, keep_wheels, tiny_model
 
 TINY = f"""
 [models.tiny]

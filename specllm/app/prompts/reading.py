@@ -6,35 +6,28 @@ Reads files and builds texts. Knows nothing of models: which chat template is us
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import zip_longest
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from specllm.app.code_block import code_block, fence_for
 from specllm.config import check
 from specllm.errors import ConfigError
 
 PACKAGED_MIX = "mix.jsonl"
 UNNAMED_CATEGORY = "other"  # of a prompt row without a category
+SCHEMA_CATEGORY = "json"  # of one with a schema
 UNNAMED_PATH = "solution.py"  # HumanEvalFix has functions, not files
 
 SHAPES = (
-    '{"prompt": ..} [with "id", "category", "system", "expected", "prediction"], '
+    '{"prompt": ..} [with "id", "category", "system", "expected", "prediction", "schema"], '
     'Spec-Bench {"question_id", "category", "turns": [..]}, '
     'HumanEval {"task_id", "prompt"}, '
     'edits {"before", "instruction"} [with "id", "path", "after"]'
 )
 _ONE_PER_LINE = "put one JSON object on each line; jq -c '.[]' FILE makes such lines from a JSON list"
-
-# Only where a code block is not simply marked with the extension.
-_LANGUAGES = {
-    "bash": "bash", "cc": "cpp", "cjs": "javascript", "cs": "csharp", "cxx": "cpp", "h": "c", "hpp": "cpp", "htm": "html",
-    "js": "javascript", "kt": "kotlin", "md": "markdown", "mjs": "javascript", "pl": "perl", "py": "python",
-    "pyi": "python", "rb": "ruby", "rs": "rust", "ts": "typescript", "txt": "text", "yml": "yaml",
-}  # fmt: skip
-_LANGUAGES_BY_NAME = {"Dockerfile": "dockerfile", "Makefile": "makefile"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +38,7 @@ class BenchPrompt:
     expected: str | None = None  # one right answer, not the only one: to force a known output, never to score
     prediction: str | None = None  # what much of the answer may be a copy of; for an edit the old file, in its block
     system: str | None = None
+    schema: str | None = None  # a JSON schema that the answer must be valid against, as JSON
 
 
 def read_prompts(path: Path | None) -> list[BenchPrompt]:
@@ -79,31 +73,12 @@ def edit_prompt(path: str, before: str, instruction: str) -> str:
     The file comes first, so that several instructions for one file share a prefix, and the instruction is what the model
     read last.
     """
-    fence = _fence(before)
+    fence = fence_for(before)
     own_fence = f" fenced with {fence}" if len(fence) > 3 else ""
     return (
         f"This is the file {path}:\n\n{code_block(path, before)}\n\n{instruction.strip()}\n\n"
         f"Reply with the complete edited file in one code block{own_fence}, and nothing else."
     )
-
-
-def code_block(path: str, text: str) -> str:
-    """The text in a Markdown code block that no fence inside it can close, marked with the language of `path`."""
-    fence = _fence(text)
-    end = "" if text.endswith("\n") else "\n"
-    return f"{fence}{_language(path)}\n{text}{end}{fence}"
-
-
-def _fence(text: str) -> str:
-    longest = max(map(len, re.findall(r"`{3,}", text)), default=2)
-    return "`" * (longest + 1)
-
-
-def _language(path: str) -> str:
-    file = PurePosixPath(path)
-    extension = file.suffix[1:].lower()
-    known = _LANGUAGES_BY_NAME.get(file.name) or _LANGUAGES.get(extension)
-    return known or (extension if extension.isascii() and extension.isalnum() else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +100,15 @@ class _Row:
 
     def optional_text(self, key: str) -> str | None:
         return self.text(key) if self.has(key) else None
+
+    def optional_object(self, key: str) -> str | None:
+        """As JSON."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(f"{key!r} is {_kind(value)}, not an object", "put the schema itself there, in braces")
+        return json.dumps(value)
 
     def checked_text(self, key: str, value: object) -> str:
         if value is None:
@@ -191,11 +175,12 @@ def _prompt(row: _Row) -> BenchPrompt:
     if row.has("prompt"):
         return BenchPrompt(
             id=row.id(),
-            category=row.optional_text("category") or UNNAMED_CATEGORY,
+            category=row.optional_text("category") or (SCHEMA_CATEGORY if row.has("schema") else UNNAMED_CATEGORY),
             prompt=row.text("prompt"),
             expected=row.optional_text("expected"),
             prediction=row.optional_text("prediction"),
             system=row.optional_text("system"),
+            schema=row.optional_object("schema"),
         )
     keys = ", ".join(repr(key[:40]) for key in list(row.values)[:8]) or "none"
     raise row.error(f"no known kind of prompt (keys: {keys})", f"use one of: {SHAPES}")

@@ -1,0 +1,168 @@
+"""The edits of this user, newest last, each with the text it replaced: what `edit --undo` takes back.
+
+An edit is written down before the file is replaced. If the process is killed in between, the entry speaks of an edit that
+never happened: the file still is what it was before, which shows when it is read again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import stat
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from specllm.app.apply import digest_now, digest_of, replace_file
+from specllm.app.state import state_dir
+from specllm.errors import ConfigError, StorageError
+from specllm.models.disk import locked
+
+MOST = 100  # edits that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One edit: the real path of the file, its bytes before, and the digest of its bytes afterwards."""
+
+    file: Path  # where this is written down
+    path: Path
+    before: bytes
+    after_sha256: str
+    mode: int
+    at: str  # ISO 8601, UTC
+
+
+def open_history() -> Path:
+    """The folder of the history, made where it is missing, for this user's eyes only; raises ConfigError."""
+    folder = state_dir() / "edits"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot keep old texts for --undo in {folder}: {error.strerror}",
+            "set SPECLLM_STATE_DIR to a folder that you can write",
+        ) from None
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"cannot write {folder}", "set SPECLLM_STATE_DIR to a folder that you can write")
+    return folder
+
+
+def apply_edit(path: Path, before: bytes, after: bytes) -> None:
+    """The file at `path`, which must still hold `before`, holds `after`, and `undo_edit` can take it back.
+
+    Raises StorageError and leaves everything as it was where that cannot be.
+    """
+    folder = open_history()
+    with locked(folder / "lock"):
+        entry = _add(folder, path, before, after)
+        try:
+            replace_file(path, after, expected=digest_of(before))
+        except StorageError:
+            _drop(entry)
+            raise
+        for old in _entries(folder)[:-MOST]:
+            old.unlink(missing_ok=True)
+
+
+def last_edit(path: Path | None) -> Entry:
+    """The newest edit of `path` (None: of any file) that can be taken back; raises ConfigError where there is none."""
+    folder = open_history()
+    with locked(folder / "lock"):
+        return _last(folder, path)
+
+
+def undo_edit(path: Path | None, *, is_forced: bool = False) -> Entry:
+    """Takes back the newest edit of `path` (None: of any file) and returns it.
+
+    Raises StorageError where the file changed since, unless `is_forced`: then what it holds now becomes the newest edit's
+    old text, so that another undo brings it back. Raises ConfigError where there is nothing to take back.
+    """
+    folder = open_history()
+    with locked(folder / "lock"):
+        entry = _last(folder, path)
+        now = _read(entry.path)
+        if now is not None and digest_of(now) == entry.after_sha256:
+            replace_file(entry.path, entry.before, expected=entry.after_sha256)
+        elif is_forced:
+            rescue = _add(folder, entry.path, now, entry.before) if now is not None else None
+            try:
+                replace_file(
+                    entry.path, entry.before, expected=digest_of(now) if now is not None else None, mode=entry.mode
+                )
+            except StorageError:
+                if rescue:
+                    _drop(rescue)
+                raise
+        else:
+            what = "is gone" if now is None else "changed since that edit"
+            raise StorageError(f"{entry.path} {what}, so nothing was undone", "pass --force to restore it all the same")
+        _drop(entry.file)
+        return entry
+
+
+def _last(folder: Path, path: Path | None) -> Entry:
+    wanted = Path(os.path.realpath(path)) if path else None
+    suffix = f"-{_key(wanted)}.json" if wanted else ".json"
+    for file in reversed(_entries(folder)):
+        if not file.name.endswith(suffix) or (entry := _parsed(file)) is None:
+            continue
+        now = digest_now(entry.path)
+        if now != entry.after_sha256 and now == digest_of(entry.before):  # never happened, or was taken back by hand
+            _drop(file)
+            continue
+        return entry
+    raise ConfigError(f"there is no edit of {path} to undo" if path else "there is no edit to undo",
+                      f"edits are kept in {folder}, the last {MOST} of them")  # fmt: skip
+
+
+def _add(folder: Path, path: Path, before: bytes, after: bytes) -> Path:
+    """Writes an edit down; returns the file with it."""
+    target = Path(os.path.realpath(path))
+    numbers = [int(file.name.partition("-")[0]) for file in _entries(folder)]
+    file = folder / f"{max(numbers, default=0) + 1:08d}-{_key(target)}.json"
+    values = {
+        "path": os.fsencode(target).decode("utf-8", "surrogateescape"),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "mode": stat.S_IMODE(target.stat().st_mode),
+        "after_sha256": digest_of(after),
+        "before": base64.b64encode(before).decode(),
+    }
+    replace_file(file, json.dumps(values).encode(), expected=None, mode=0o600)
+    return file
+
+
+def _parsed(file: Path) -> Entry | None:
+    """None for what is no entry of ours: a file that somebody put there, or of another version."""
+    try:
+        values: dict[str, Any] = json.loads(file.read_bytes())
+        before = base64.b64decode(values["before"], validate=True)
+        path = Path(os.fsdecode(values["path"].encode("utf-8", "surrogateescape")))
+        return Entry(file, path, before, str(values["after_sha256"]), int(values["mode"]), str(values["at"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted(file for file in folder.glob("*-*.json") if file.name.partition("-")[0].isdecimal())
+
+
+def _key(target: Path) -> str:
+    return digest_of(os.fsencode(target))[:16]
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _drop(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        file.unlink()

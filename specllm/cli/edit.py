@@ -1,0 +1,283 @@
+"""`specllm edit`: an instruction to a diff, and the diff to a file once somebody said yes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specllm.cli import envelope, options
+from specllm.cli.editor import edit_in_editor, interrupts_ignored
+from specllm.cli.prompt import STDIN, read_prompt
+from specllm.cli.signals import interrupts_deferred
+from specllm.errors import AnswerIsNo, ConfigError, SpecllmError
+
+if TYPE_CHECKING:
+    from specllm.app.edit import Edit, EditRequest, Task
+    from specllm.app.generate import Answer
+
+_request = functools.partial(typer.Option, rich_help_panel="Request")
+_output = functools.partial(typer.Option, rich_help_panel="Output")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditOptions:
+    """Which part, and what else to read."""
+
+    lines: Annotated[str | None, _request("--lines", metavar="A:B", help="Edit these lines only, counted from 1.")] = (
+        None
+    )
+    symbol: Annotated[
+        str | None,
+        _request("--symbol", metavar="NAME", help="Edit one Python function, class or variable: name, Class.name."),
+    ] = None  # fmt: skip
+    context: Annotated[
+        list[Path] | None,
+        _request("--context", metavar="FILE", help="Read this file too; may be repeated."),
+    ] = None
+    encoding: Annotated[
+        str | None, _request("--encoding", metavar="NAME", help="The file's encoding, where it cannot be told.")
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        _request("--max-tokens", "-n", metavar="N", help="Most tokens; by default about twice the file's."),
+    ] = None
+    raw: Annotated[bool, _request("--raw", help="No chat template.")] = False
+    prompt_variant: Annotated[str | None, _request("--prompt-variant", hidden=True)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyOptions:
+    """What becomes of the new text, and what is shown."""
+
+    yes: Annotated[bool, _output("--yes", "-y", help="Apply without asking.")] = False
+    dry_run: Annotated[bool, _output("--dry-run", help="Show the diff, apply nothing.")] = False
+    destination: Annotated[
+        Path | None, _output("--output", "-o", metavar="FILE", help="Write the new text there instead.")
+    ] = None
+    undo: Annotated[bool, _output("--undo", help="Take back the last edit (of FILE, if named).")] = False
+    force: Annotated[bool, _output("--force", help="Undo although the file changed since.")] = False
+    as_json: Annotated[bool, _output("--json", help="Exactly one JSON document on stdout; asks nothing.")] = False
+    stats: Annotated[bool, _output("--stats", help="Print a table of all figures.")] = False
+    trace: Annotated[Path | None, _output("--trace", metavar="FILE", help="Write one JSON line per round.")] = None
+    quiet: Annotated[bool, _output("--quiet", "-q", help="No status line and no stats line.")] = False
+
+
+@options.spread
+def edit(
+    *,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="The file to edit.", show_default=False)] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="INSTRUCTION", help="What to change; - reads it from stdin.")
+    ] = None,
+    region: EditOptions,
+    models: options.ModelOptions,
+    drafting: options.DraftOptions,
+    sampling: options.SamplingOptions,
+    machine: options.MachineOptions,
+    applying: ApplyOptions,
+) -> None:
+    """Edit a file by instruction: show the diff, ask, and write all or nothing. Exit code 3 if nothing changed."""
+    if applying.undo:
+        _undo(file, words or [], applying)
+        return
+    if file is None:
+        raise ConfigError("there is no file to edit", 'use specllm edit FILE "what to change"')
+    draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
+    values: dict[str, Any] = {"variant": region.prompt_variant} if region.prompt_variant else {}
+    chosen = sampling.chosen()
+    is_said = any(word.strip() for word in words or [])
+    instruction = read_prompt(words or [], None, reads_pipe=STDIN in (words or [])) if is_said else ""
+    with interrupts_deferred():
+        from specllm.app.edit import EditRequest, prepare
+    request = EditRequest(
+        path=file, instruction=instruction, lines=region.lines, symbol=region.symbol,
+        contexts=tuple(region.context or ()), encoding=region.encoding, max_tokens=region.max_tokens, is_raw=region.raw,
+        target=models.model, draft_model=models.draft_model, sampling=chosen, context=context, draft=draft,
+        draft_gpu_layers=draft_layers, trace=applying.trace, **values,
+    )  # fmt: skip
+    task = prepare(request)
+    _check_destination(request, applying)
+    _run(task, applying)
+
+
+def _check_destination(request: EditRequest, applying: ApplyOptions) -> None:
+    """Nobody should wait for an edit that cannot be written."""
+    from specllm.app.apply import require_replaceable, require_writable_folder
+    from specllm.app.edit_history import open_history
+
+    if applying.force:
+        raise ConfigError("--force belongs to --undo", "leave it out")
+    destination = applying.destination
+    if applying.yes and applying.dry_run:
+        raise ConfigError("--yes and --dry-run contradict each other", "use one of them")
+    if destination is not None:
+        if os.path.realpath(destination) == os.path.realpath(request.path):
+            raise ConfigError("--output names the file itself", "use --yes")
+        if destination.exists():
+            if not destination.is_file():  # a rename would put a file in the place of a device
+                raise ConfigError(f"{destination} is a folder or a device", "name a file")
+            if not applying.yes:
+                raise ConfigError(f"{destination} is there already", "name another file, or pass --yes to replace it")
+            require_replaceable(destination)
+        require_writable_folder(destination)
+    elif not applying.dry_run:
+        require_replaceable(request.path)
+        open_history()
+
+
+def _run(task: Task, applying: ApplyOptions) -> None:
+    with interrupts_deferred():
+        from specllm.app.edit import answering, conclude
+        from specllm.ui.console import write_note
+        from specllm.ui.generate import AnswerView, print_stats_table, stats_line
+
+    with AnswerView(has_text=False, has_status=not applying.quiet) as view, answering(task, view.notice) as answer:
+        view.stream(answer)
+    if answer.finish_reason == "interrupted":
+        raise KeyboardInterrupt  # unlike half an answer, half an edit is nothing to keep
+    if applying.stats:
+        print_stats_table(answer)
+    new = conclude(task, answer)
+    if not applying.quiet and not applying.as_json:
+        write_note(stats_line(answer))
+    if not applying.as_json:
+        _warn((*task.warnings, *new.warnings))
+    decided = _decide(new, applying)
+    if applying.as_json:
+        _emit(task, answer, decided, applying)
+    if not new.is_changed:
+        raise AnswerIsNo(
+            "the model changed nothing", "say more exactly what to change and where, or use a larger model"
+        )
+
+
+@dataclass(frozen=True)
+class _Decided:
+    edit: Edit
+    is_applied: bool = False
+    is_written: bool = False  # to --output
+
+
+def _decide(new: Edit, applying: ApplyOptions) -> _Decided:
+    """Shows the edit and writes it where that is wanted; with --json only the latter."""
+    from specllm.ui.console import write_note
+    from specllm.ui.edit import draw_diff
+
+    needs_yes = new.is_changed and not (applying.yes or applying.dry_run or applying.destination)
+    if needs_yes and not applying.as_json and sys.stdin.isatty() and sys.stdout.isatty():
+        return _ask(new)
+    try:
+        decided = _write(new, applying, (lambda text: None) if applying.as_json else write_note)
+    finally:  # also where it cannot be written: generating it took its time
+        if not applying.as_json:
+            draw_diff(new.name, new.before, new.after, encoding=new.file.encoding)
+    if needs_yes and not applying.as_json:
+        write_note("nothing was applied: there is no terminal to ask on; pass --yes to apply")
+    return decided
+
+
+def _write(new: Edit, applying: ApplyOptions, say: Callable[[str], None]) -> _Decided:
+    """Applies the edit, or writes its text to --output, if the options say so."""
+    if not new.is_changed or applying.dry_run:
+        return _Decided(new)
+    if applying.destination is not None:
+        from specllm.app.apply import replace_file
+
+        with interrupts_ignored():
+            replace_file(applying.destination, new.data, expected=None)
+        say(f"wrote {applying.destination}")
+        return _Decided(new, is_written=True)
+    return _apply(new, say) if applying.yes else _Decided(new)
+
+
+def _apply(new: Edit, say: Callable[[str], None]) -> _Decided:
+    from specllm.app.edit_history import apply_edit
+
+    with interrupts_ignored():  # it is whole either way, and what is said afterwards should be true
+        apply_edit(new.file.path, new.file.data, new.data)
+    say(f"edited {new.name}; specllm edit --undo takes it back")
+    return _Decided(new, is_applied=True)
+
+
+def _ask(new: Edit) -> _Decided:
+    """Shows the edit and asks until there is a yes or a no; `e` changes what is asked about."""
+    from specllm.ui.console import write_note
+    from specllm.ui.edit import ask_to_apply, draw_diff
+
+    draw_diff(new.name, new.before, new.after)
+    while True:
+        answer = ask_to_apply()
+        if answer == "y":
+            return _apply(new, write_note)
+        if answer == "n":
+            write_note("nothing was applied")
+            return _Decided(new)
+        try:
+            new = new.rewritten(edit_in_editor(new.data, new.file.path.name))
+        except SpecllmError as error:
+            write_note(f"error: {error.message}\nhint: {error.hint}")
+            continue
+        draw_diff(new.name, new.before, new.after)
+        _warn(new.warnings)
+        if not new.is_changed:
+            write_note("nothing is left to apply")
+            return _Decided(new)
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    from specllm.ui.console import write_note
+
+    for warning in warnings:
+        write_note(f"warning: {warning}")
+
+
+def _emit(task: Task, answer: Answer, decided: _Decided, applying: ApplyOptions) -> None:
+    from specllm.ui.edit import unified_diff
+
+    edit = decided.edit
+    result = answer.result()
+    envelope.emit(
+        "edit",
+        {
+            "path": edit.name,
+            "diff": unified_diff(edit.name, edit.before, edit.after),
+            "is_changed": edit.is_changed,
+            "applied": decided.is_applied,
+            "output": str(applying.destination) if decided.is_written else None,
+            "encoding": edit.file.encoding,
+            "first_line": task.region.first + 1 if task.region else None,
+            "last_line": task.region.last if task.region else None,
+            "warnings": [*task.warnings, *edit.warnings],
+            **{name: value for name, value in result.items() if name != "text"},
+        },
+        host=answer.host(),
+        models=answer.plan.models(),
+        params=answer.plan.params(),
+        is_ok=edit.is_changed,
+    )
+
+
+def _undo(file: Path | None, words: list[str], applying: ApplyOptions) -> None:
+    from specllm.app.edit_history import last_edit, undo_edit
+    from specllm.ui.console import write_note
+
+    if words:
+        raise ConfigError("--undo takes a file and no instruction", "leave the instruction out")
+    if applying.dry_run:
+        entry = last_edit(file)
+    else:
+        with interrupts_ignored():
+            entry = undo_edit(file, is_forced=applying.force)
+    if applying.as_json:
+        result = {"path": str(entry.path), "undone": not applying.dry_run, "edited_at": entry.at}
+        envelope.emit("edit", result)
+        return
+    what = "would restore" if applying.dry_run else "restored"
+    write_note(f"{what} {entry.path} as it was before the edit of {entry.at}")

@@ -1,0 +1,209 @@
+"""Structured output: llguidance on a model's vocabulary.
+
+The rest of the program sees a `Constraint` over token ids; what a JSON schema or a grammar is, only llguidance knows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import llama_cpp
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+from specllm.config import StructureConfig
+from specllm.decoding.constraint import Mask
+from specllm.decoding.protocols import Token
+from specllm.errors import ConfigError, NothingAllowed
+from specllm.runtime.vocab import Vocab
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+LOGGER = logging.getLogger("specllm")
+
+# JSON on one line as `json.dumps` writes it: then keys and punctuation leave no choice and can be drafted, nothing is spent on
+# indentation, and no model loses itself in white space. A schema's own "x-guidance" goes before this.
+_JSON_LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_SILENT = 0
+_NAMES = {
+    "json_schema": "the JSON schema",
+    "json_object": "a JSON object",
+    "regex": "the regular expression",
+    "choice": "the choices",
+    "grammar": "the grammar",
+}
+_HINTS = {
+    "json_object": "this is a defect of specllm",
+    "choice": "give texts that are not empty",
+    "json_schema": 'correct it; keywords that are not supported can be ignored with "x-guidance": {"lenient": true} in it',
+    "regex": "use the syntax of Rust's regex: no look-around, no back references",
+    "grammar": "use Lark syntax with a rule `start`, or GBNF with a rule `root`",
+}
+
+# 0.5 s for 151,936 tokens, so made once for a loaded model, and only where a grammar is asked for. It cannot be written to disk.
+_tokenizers: WeakKeyDictionary[Vocab, LLTokenizer] = WeakKeyDictionary()
+
+
+def check_structure(structure: StructureConfig) -> None:
+    """Raises ConfigError for what cannot be compiled, before any model is loaded."""
+    is_error, messages = LLMatcher.validate_grammar_with_warnings(_source(structure), limits=_limits())
+    if is_error:
+        raise _refused(structure, messages[0])
+
+
+class GrammarConstraint:
+    """Implements `decoding.constraint.Constraint` on the vocabulary of one loaded model, and lives no longer than that.
+
+    A pure function of the context: it remembers what the parser was fed, takes back what this context does not share and
+    feeds the rest, so a drafter may ask about tokens that are not committed.
+    """
+
+    def __init__(self, structure: StructureConfig, vocab: Vocab) -> None:
+        """Raises ConfigError for what cannot be compiled or allows no text at all."""
+        self._name = _NAMES[structure.kind]
+        self._eog = vocab.eog
+        self._bits = np.zeros(-(-vocab.n_tokens // 32), dtype=np.int32)
+        self._end = np.zeros(self._bits.nbytes, dtype=np.uint8)  # the mask that allows the end alone
+        for token in vocab.eog:
+            self._end[token >> 3] |= 1 << (token & 7)
+        self._compiled = LLMatcher(_tokenizer(vocab), _source(structure), log_level=_SILENT, limits=_limits())
+        if self._compiled.is_error():
+            raise _refused(structure, self._compiled.get_error())
+        for warning in self._compiled.get_grammar_warnings():
+            LOGGER.warning("%s: %s", self._name, warning)
+        self.begin(0)
+        try:
+            is_empty = not (self.mask(()) & ~self._end).any()
+        except NothingAllowed:
+            is_empty = True
+        if is_empty:
+            raise _refused(structure, "it allows no text")
+
+    def begin(self, n_prompt: int) -> None:
+        self._start = n_prompt  # where in the context the answer begins
+        self._restart()
+
+    def mask(self, context: Sequence[Token]) -> Mask:
+        self._follow(context)
+        if self._is_ended:
+            return self._end
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self._check()
+        return self._bits.view(np.uint8)
+
+    def n_allowed(self, context: Sequence[Token], tokens: Sequence[Token]) -> int:
+        self._follow(context)
+        if self._is_ended or not tokens:
+            return 0
+        n = self._matcher.validate_tokens(list(tokens))
+        if self._matcher.is_error():
+            self._restart()
+            return 0
+        return n
+
+    def forced(self, context: Sequence[Token]) -> tuple[Token, ...]:
+        self._follow(context)
+        return () if self._is_ended else tuple(self._matcher.compute_ff_tokens())
+
+    def is_complete(self, context: Sequence[Token]) -> bool:
+        self._follow(context)
+        return self._matcher.is_accepting()
+
+    def is_over(self, context: Sequence[Token]) -> bool:
+        return self.is_complete(context) and not (self.mask(context) & ~self._end).any()
+
+    def _restart(self) -> None:
+        self._matcher = self._compiled.deep_copy()
+        self._fed: list[Token] = []  # of the answer, without an end
+        self._is_ended = False  # whether a token that ends the generation came behind them
+
+    def _follow(self, context: Sequence[Token]) -> None:
+        """Puts the parser behind the answer in `context`."""
+        answer = context[self._start :]
+        n = len(self._fed)
+        if list(answer[:n]) != self._fed:
+            n = next(i for i, token in enumerate(self._fed) if i == len(answer) or answer[i] != token)
+            self._matcher.rollback(len(self._fed) - n)
+            del self._fed[n:]
+        self._is_ended = False
+        for token in answer[n:]:
+            if token in self._eog:
+                self._is_ended = True
+                return
+            self._matcher.consume_token(token)
+            self._fed.append(token)
+            self._check()
+
+    def _check(self) -> None:
+        """Raises NothingAllowed where the parser gave up. It never recovers, so the next question goes to a new one: what is
+        asked about a draft must not change what is said about the answer."""
+        if self._matcher.is_error():
+            reason, n = _first_line(self._matcher.get_error()), len(self._fed)
+            self._restart()
+            raise NothingAllowed(f"{self._name} allows nothing behind token {n} of the answer ({reason})",
+                                 "make it simpler, and check that everything it begins can be completed")  # fmt: skip
+
+
+def _tokenizer(vocab: Vocab) -> LLTokenizer:
+    """The vocabulary as llguidance wants it, with llama.cpp's own tokenizer behind it.
+
+    What `llguidance.llamacpp` does, without the llama.cpp functions that are deprecated (they warn once a token).
+    """
+    if vocab not in _tokenizers:
+        tokenize = ctypes.cast(llama_cpp.llama_cpp._lib.llama_tokenize, ctypes.c_void_p).value
+        _tokenizers[vocab] = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]
+            tokens=[_bytes_of(vocab, token) for token in range(vocab.n_tokens)],
+            vocab_ptr=vocab.handle,
+            tokenize_fptr=tokenize,
+            eos_token=sorted(vocab.eog),
+            slices=None,
+        )
+    return _tokenizers[vocab]
+
+
+def _bytes_of(vocab: Vocab, token: Token) -> bytes:
+    """A token's text; 0xff in front marks one that text can never be read as."""
+    piece = vocab.piece(token, shows_special=True)
+    attributes = llama_cpp.llama_vocab_get_attr(vocab.handle, token)
+    is_marker = attributes & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED and piece[:1] == b"<" and piece[-1:] == b">"
+    return b"\xff" + piece if attributes & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL or is_marker else piece
+
+
+def _limits() -> LLParserLimits:
+    return LLParserLimits(verbose_errors=False)
+
+
+def _source(structure: StructureConfig) -> str:
+    """The structure in llguidance's own form. Raises ConfigError for what is no JSON or no GBNF."""
+    text = structure.text
+    try:
+        if structure.kind == "json_schema":
+            if not isinstance(json.loads(text), dict):  # whose errors name line and column
+                raise ValueError("it must be an object")
+            return LLMatcher.grammar_from_json_schema(text, defaults=_JSON_LAYOUT)
+        if structure.kind == "json_object":
+            return LLMatcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON_LAYOUT)
+        if structure.kind == "regex":
+            return LLMatcher.grammar_from_regex(text)
+        if structure.kind == "choice":
+            return LLMatcher.grammar_from_lark(
+                "start: " + " | ".join(json.dumps(choice) for choice in structure.choices)
+            )
+        return LLMatcher.grammar_from_lark(any_to_lark(text))
+    except (ValueError, GbnfToLarkError) as error:
+        raise _refused(structure, str(error)) from None
+
+
+def _refused(structure: StructureConfig, reason: str) -> ConfigError:
+    return ConfigError(f"{_NAMES[structure.kind]} cannot be used: {_first_line(reason)}", _HINTS[structure.kind])
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

@@ -1,0 +1,294 @@
+"""A file is replaced whole or not at all, wherever the process dies, and what was replaced can be had back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from specllm.app.apply import digest_of, partial_name, replace_file, require_replaceable, require_writable_folder
+from specllm.app.edit_history import apply_edit, last_edit, open_history, undo_edit
+from specllm.errors import ConfigError, StorageError
+
+OLD, NEW = b"old\r\ntext" * 999, b"new text\n" * 1234
+MODE = 0o2750
+
+# For every line "edit|undo PATH NEW N" a child process that dies by SIGKILL just before its N-th call that touches a file;
+# answers with how it ended.
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from specllm.app import apply, edit_history
+
+n_calls = 0
+
+def dying(call, n):
+    def wrapped(*arguments, **options):
+        global n_calls
+        n_calls += 1
+        if n_calls == n:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments, **options)
+    return wrapped
+
+for line in sys.stdin:
+    what, path, new, n = line.rstrip("\\n").split("\\t")
+    child = os.fork()
+    if not child:
+        for name in ("open", "fdopen", "fsync", "replace", "chmod", "chown", "utime", "unlink", "mkdir", "close"):
+            setattr(os, name, dying(getattr(os, name), int(n)))
+        path = Path(path)
+        if what == "edit":
+            edit_history.apply_edit(path, path.read_bytes(), Path(new).read_bytes())
+        else:
+            edit_history.undo_edit(path)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture
+def die() -> Iterator[Callable[..., int]]:
+    """Calls one of the two in a process that dies at a step; its exit code."""
+    with subprocess.Popen(
+        [sys.executable, "-c", DYING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+
+        def die(*words: object) -> int:
+            assert process.stdin
+            assert process.stdout
+            process.stdin.write("\t".join(map(str, words)) + "\n")
+            return int(process.stdout.readline())
+
+        yield die
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "folder" / "a file.py"
+    path.parent.mkdir()
+    path.write_bytes(OLD)
+    path.chmod(MODE)
+    return path
+
+
+def neighbours(file: Path) -> set[str]:
+    return {other.name for other in file.parent.iterdir()} - {file.name, partial_name(file.name)}
+
+
+def is_whole(file: Path) -> bytes:
+    """Its bytes, once it is sure that they are one version, with the file's mode, and nothing strange beside it."""
+    data = file.read_bytes()
+    assert data in (OLD, NEW)
+    assert stat.S_IMODE(file.stat().st_mode) == MODE
+    assert neighbours(file) == set()
+    return data
+
+
+@pytest.mark.parametrize("what", ["edit", "undo"])
+def test_kill_at_any_step_leaves_one_whole_version(
+    die: Callable[..., int], file: Path, tmp_path: Path, what: str
+) -> None:
+    """And the next edit and undo work as if nothing had been."""
+    new = tmp_path / "new"
+    new.write_bytes(NEW)
+    seen = []
+    for n in range(1, 100):
+        file.write_bytes(OLD)
+        if what == "undo":
+            apply_edit(file, OLD, NEW)
+        code = die(what, file, new, n)
+        data = is_whole(file)
+        seen.append(data)
+        if data == NEW:
+            assert undo_edit(file).before == OLD
+        else:
+            with pytest.raises(ConfigError, match="no edit"):
+                undo_edit(file)
+        assert is_whole(file) == OLD
+        apply_edit(file, OLD, NEW)
+        assert is_whole(file) == NEW
+        undo_edit(file)
+        assert is_whole(file) == OLD
+        assert not (file.parent / partial_name(file.name)).exists()
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    else:
+        pytest.fail("it never came to its end")
+    assert n > 15
+    assert set(seen) == {OLD, NEW}
+    assert seen == sorted(seen, key=lambda data: data == seen[-1])  # the rename is one moment
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "fdopen"])
+def test_an_error_at_any_step_leaves_the_old_file_and_no_history(
+    file: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    entries = set(open_history().iterdir())
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(StorageError, match="No space left"):
+        apply_edit(file, OLD, NEW)
+    monkeypatch.undo()
+    assert is_whole(file) == OLD
+    assert {entry.name for entry in open_history().iterdir()} <= {entry.name for entry in entries} | {"lock"}
+
+
+def test_a_file_that_changed_meanwhile_is_left_alone(file: Path) -> None:
+    file.write_bytes(b"somebody else was here")
+    with pytest.raises(StorageError, match="changed meanwhile"):
+        apply_edit(file, OLD, NEW)
+    assert file.read_bytes() == b"somebody else was here"
+    assert neighbours(file) == set()
+    with pytest.raises(ConfigError):
+        last_edit(file)
+
+
+def test_the_digest_is_compared_right_before_the_rename(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        file.write_bytes(b"in the last moment")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StorageError, match="changed meanwhile"):
+        replace_file(file, NEW, expected=digest_of(OLD))
+    assert file.read_bytes() == b"in the last moment"
+
+
+def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(Path("folder") / file.name)
+    apply_edit(link, OLD, NEW)
+    assert link.is_symlink()
+    assert is_whole(file) == NEW
+    undo_edit(file)  # known by its real path
+    assert is_whole(file) == OLD
+
+
+def test_a_partial_file_of_another_process_is_replaced_and_never_followed(file: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (file.parent / partial_name(file.name)).symlink_to(victim)
+    apply_edit(file, OLD, NEW)
+    assert is_whole(file) == NEW
+    assert victim.read_bytes() == b"precious"
+
+
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path) -> None:
+    file = tmp_path / ("é" * 127)
+    file.write_bytes(OLD)
+    apply_edit(file, OLD, NEW)
+    assert file.read_bytes() == NEW
+
+
+def test_undo_goes_back_several_levels_and_knows_its_files(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    for file in (a, b):
+        file.write_bytes(b"0")
+    apply_edit(a, b"0", b"1")
+    apply_edit(b, b"0", b"1")
+    apply_edit(a, b"1", b"2")
+    assert undo_edit(b).path == b
+    assert (a.read_bytes(), b.read_bytes()) == (b"2", b"0")
+    assert undo_edit(None).path == a
+    assert a.read_bytes() == b"1"
+    assert undo_edit(a).path == a
+    assert a.read_bytes() == b"0"
+    for path in (a, b, None):
+        with pytest.raises(ConfigError, match="no edit"):
+            undo_edit(path)
+
+
+def test_undo_leaves_a_file_that_changed_since_unless_forced(file: Path) -> None:
+    apply_edit(file, OLD, NEW)
+    file.write_bytes(b"mine")
+    with pytest.raises(StorageError, match="changed since"):
+        undo_edit(file)
+    assert file.read_bytes() == b"mine"
+    undo_edit(file, is_forced=True)
+    assert file.read_bytes() == OLD
+    undo_edit(file)  # nothing is lost
+    assert file.read_bytes() == b"mine"
+    with pytest.raises(ConfigError):
+        undo_edit(file)
+
+
+def test_undo_of_a_file_that_is_gone_brings_it_back_if_forced(file: Path) -> None:
+    apply_edit(file, OLD, NEW)
+    file.unlink()
+    with pytest.raises(StorageError, match="is gone"):
+        undo_edit(file)
+    undo_edit(file, is_forced=True)
+    assert is_whole(file) == OLD
+
+
+def test_a_file_put_back_by_hand_needs_no_undo(file: Path) -> None:
+    apply_edit(file, OLD, NEW)
+    file.write_bytes(OLD)
+    with pytest.raises(ConfigError, match="no edit"):
+        undo_edit(file)
+
+
+def test_damaged_entries_are_passed_over(file: Path) -> None:
+    apply_edit(file, OLD, NEW)
+    (entry,) = open_history().glob("*.json")
+    for n, damage in enumerate([b"", b"{", b"[]", b"{}", b'{"path": 1, "before": "a"}', b"\xff"]):
+        entry.with_name(f"{n + 900:08d}-{entry.name.partition('-')[2]}").write_bytes(damage)
+    assert undo_edit(file).path == file
+    assert is_whole(file) == OLD
+
+
+def test_old_texts_are_for_this_user_alone(file: Path) -> None:
+    apply_edit(file, OLD, NEW)
+    folder = open_history()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(entry.stat().st_mode) for entry in folder.glob("*.json")] == [0o600]
+    assert json.loads(next(folder.glob("*.json")).read_text())["path"] == str(file)
+
+
+def test_what_cannot_be_replaced_is_known_before(file: Path) -> None:
+    require_replaceable(file)
+    file.chmod(0o444)
+    with pytest.raises(ConfigError, match="read-only"):
+        require_replaceable(file)
+    with pytest.raises(ConfigError, match="no folder"):
+        require_writable_folder(file.parent / "none" / "x")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs the superuser to become somebody else")
+def test_a_folder_that_cannot_be_written_is_known_before(file: Path, tmp_path: Path) -> None:
+    os.chmod(file, 0o666)
+    for folder in (file.parent, *list(file.parents)[1:-1]):
+        os.chmod(folder, 0o755)
+    code = (
+        "import os, sys; from pathlib import Path; from specllm.app.apply import require_replaceable\n"
+        "from specllm.errors import ConfigError\n"
+        "os.setuid(65534)\n"
+        "try: require_replaceable(Path(sys.argv[1]))\n"
+        "except ConfigError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=False)
+    assert "cannot be written" in done.stdout, done.stderr
+
+
+def test_a_state_folder_that_cannot_be_made_is_an_error_with_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state").write_text("a file")
+    monkeypatch.setenv("SPECLLM_STATE_DIR", str(tmp_path / "state"))
+    with pytest.raises(ConfigError, match="cannot keep old texts") as raised:
+        open_history()
+    assert "SPECLLM_STATE_DIR" in raised.value.hint

@@ -1,0 +1,93 @@
+"""Which of two calibrations later runs use, and that a damaged one is as good as none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllm.app import calibration
+from specllm.app.calibration import Identity, keep_quieter_draft_cost, keep_quieter_points
+from specllm.decoding.calibrate import spread_of
+from specllm.decoding.controller import DraftCost
+from tests.decoding.test_calibrate import TimedModel, stairs
+
+TARGET = Identity({"role": "target", "file": "big.gguf"})
+DRAFT = Identity({"role": "draft", "file": "small.gguf"})
+EARLIER, NEW = {1: 0.07, 4: 0.1, 128: 1.5}, {1: 0.08, 4: 0.2, 16: 0.3}
+
+
+@given(st.lists(st.lists(st.floats(1e-4, 10), min_size=2, max_size=5), min_size=1), st.floats(0.1, 10))
+def test_noise_has_no_unit_and_is_nothing_where_all_readings_are_equal(readings, factor):
+    spread = spread_of(readings)
+    assert spread is not None
+    assert spread >= 0
+    assert spread_of([[seconds * factor for seconds in of_one] for of_one in readings]) == pytest.approx(spread)
+    assert spread_of([[min(of_one)] * 3 for of_one in readings]) == 0
+
+
+def test_readings_that_were_not_repeated_say_nothing_about_noise():
+    assert spread_of([]) is None
+    assert spread_of([[0.1], [0.2]]) is None
+    assert spread_of([[0.1], [0.2, 0.3, 0.25]]) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "spread", "is_forced", "is_new"),
+    [
+        (0.02, 0.30, False, False),
+        (0.02, 0.30, True, True),
+        (0.30, 0.02, False, True),
+        (0.02, 0.02, False, True),
+        (0.020, 0.0249, False, True),  # both are shown as 2 %
+        (0.02, None, False, False),
+        (None, 0.30, False, True),  # made before noise was recorded
+        (None, None, False, True),
+    ],
+)
+def test_a_noisier_calibration_does_not_replace_a_quieter_one(earlier, spread, is_forced, is_new):
+    calibration.keep_points(TARGET, EARLIER, earlier)
+    kept = keep_quieter_points(TARGET, NEW, spread, is_forced=is_forced)
+    assert (kept.file, kept.is_new, kept.spread, kept.earlier_spread) == ("big.gguf", is_new, spread, earlier)
+    assert calibration.known_points(TARGET) == (EARLIER | NEW if is_new else NEW | EARLIER)
+    assert calibration.known_spread(TARGET) == (spread if is_new else earlier)
+
+    costs = {False: DraftCost(0.03, 0.01), True: DraftCost(0.05, 0.02)}
+    calibration.keep_draft_cost(DRAFT, costs[False], earlier)
+    assert keep_quieter_draft_cost(DRAFT, costs[True], spread, is_forced=is_forced).is_new is is_new
+    assert calibration.known_draft_cost(DRAFT) == costs[is_new]
+
+
+def test_the_first_calibration_is_kept_however_noisy():
+    assert keep_quieter_points(TARGET, NEW, 0.9, is_forced=False).is_new
+    assert calibration.known_points(TARGET) == NEW
+
+
+@pytest.mark.parametrize("spread", ["loud", -0.1, True, float("nan"), float("inf"), 1])
+def test_a_noise_that_is_no_share_is_not_known(spread):
+    calibration.keep_points(TARGET, EARLIER, 0.1)
+    file = TARGET.file("calibration")
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"spread": spread}), encoding="utf-8")
+    assert calibration.known_spread(TARGET) is None
+    assert keep_quieter_points(TARGET, NEW, 0.9, is_forced=False).is_new
+
+
+def test_the_calibration_before_a_first_answer_records_its_noise(monkeypatch, tmp_path):
+    class Target(TimedModel):
+        class weights:
+            path = tmp_path / "big.gguf"
+
+    def measure(model, *, budget_s, known, told):
+        for width, seconds in ((1, 0.2), (1, 0.1), (1, 0.3)):
+            told(width, seconds)
+        return dict.fromkeys(calibration.missing_widths({}, n_ctx=10**6, budget_s=1000000000.0), 0.1)
+
+    monkeypatch.setattr(calibration, "measure_target", measure)
+    model = Target(stairs)
+    calibration.target_cost(model, TARGET)
+    assert calibration.known_spread(TARGET) == pytest.approx(1.0)
+    calibration.keep_points(TARGET, {1: 0.1}, 3.0)  # the first part of a curve, and noisier
+    calibration.target_cost(model, TARGET)
+    assert calibration.known_spread(TARGET) == 3.0

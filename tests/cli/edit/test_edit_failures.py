@@ -1,0 +1,148 @@
+"""Whatever is wrong with an edit: the file is as it was, and the message names the next step."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specllm.app import edit as app
+from specllm.decoding.sampling import KeyedSampler
+from tests.cli.edit.conftest import AFTER, DIFF, Edit, untouched
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        ("x = 1", "code block does not end"),
+        ("```", "the new text is empty"),
+        ("\n\n```", "the new text is empty"),
+        ('"""\n```sh\nls\n```\n"""\n```', "code block does not end"),
+        (b"\xff\xfe", "code block does not end"),
+    ],
+)
+def test_a_reply_that_is_no_file_is_refused(edit: Edit, folder: Path, reply: str | bytes, message: str) -> None:
+    result = edit("t.py", "--yes", "Fix add", "--json", reply=reply)
+    assert (result.code, result.document["error"]["type"]) == (1, "BadReply")
+    assert message in result.document["error"]["message"]
+    assert untouched(folder)
+
+
+def test_a_character_that_the_encoding_does_not_have_is_refused(edit: Edit, folder: Path) -> None:
+    (folder / "f.txt").write_bytes(b"\xe4\n")
+    result = edit("f.txt", "--yes", "Add a wave", reply="🌊\n```")
+    assert (result.code, "cp1252 does not have" in result.stderr) == (1, True)
+    assert (folder / "f.txt").read_bytes() == b"\xe4\n"
+
+
+def test_a_truncated_reply_is_refused_with_the_numbers(edit: Edit, folder: Path) -> None:
+    result = edit("t.py", "--yes", "-n", "20", "Fix add", reply=f"{AFTER}```")
+    assert result.code == 1
+    assert "cut after 20 tokens\nhint: pass a larger -n; or edit a part of it: --lines A:B" in result.stderr
+    assert untouched(folder)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["big.py", "-c", "256"],
+        ["big.py", "-c", "1024"],
+        ["t.py", "--symbol", "add", "--context", "big.py", "-c", "512"],
+    ],
+    ids=len,
+)
+def test_what_the_context_cannot_hold_is_refused_with_the_numbers(
+    edit: Edit, folder: Path, arguments: list[str]
+) -> None:
+    (folder / "big.py").write_text("x = 1\n" * 120)
+    result = edit(*arguments, "--yes", "Fix add", reply=f"{AFTER}```")
+    assert result.code == 1
+    assert f"the context holds {int(arguments[-1]):,}" in result.stderr
+    assert "hint: edit a part of it: --lines A:B or --symbol NAME; or pass --ctx" in result.stderr
+
+
+def test_ctrl_c_while_generating_writes_nothing(edit: Edit, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = app.answer
+
+    @contextlib.contextmanager
+    def answer(*arguments: Any) -> Iterator[Any]:
+        with real(*arguments) as opened:
+            says = KeyedSampler.pick
+
+            def pick(self: KeyedSampler, logits: Any, context: Any) -> int:
+                if opened.metrics.n_committed == 20:
+                    signal.raise_signal(signal.SIGINT)
+                return says(self, logits, context)
+
+            monkeypatch.setattr(KeyedSampler, "pick", pick)
+            yield opened
+
+    monkeypatch.setattr(app, "answer", answer)
+    result = edit("t.py", "--yes", "Fix add", reply=f"{AFTER}```")
+    assert (result.code, result.stdout) == (130, "")
+    assert result.stderr == "error: interrupted\n"
+    assert untouched(folder)
+
+
+def test_a_file_that_changes_while_generating_is_left_alone(
+    edit: Edit, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = app.conclude
+
+    def conclude(*arguments: Any) -> Any:
+        (folder / "t.py").write_text("mine")
+        return real(*arguments)
+
+    monkeypatch.setattr(app, "conclude", conclude)
+    result = edit("t.py", "--yes", "Fix add", reply=f"{AFTER}```")
+    assert (result.code, result.stdout) == (1, DIFF)  # what took its time is not lost
+    assert "t.py changed meanwhile, so nothing was written" in result.stderr
+    assert (folder / "t.py").read_text() == "mine"
+
+
+BAD_ARGUMENTS = [
+    ([], "there is no file to edit"),
+    (["t.py"], "there is no instruction"),
+    (["t.py", " "], "there is no instruction"),
+    (["missing.py", "x"], "cannot read missing.py: No such file"),
+    ([".", "x"], "is a folder"),
+    (["binary", "x"], "is binary"),
+    (["read-only", "x"], "is read-only"),
+    (["t.py", "x", "--lines", "9:10"], "has lines 1 to 6"),
+    (["t.py", "x", "--lines", "1", "--symbol", "add"], "both name the region"),
+    (["t.py", "x", "--symbol", "sub"], "has no sub"),
+    (["t.py", "x", "--context", "missing.py"], "cannot read missing.py"),
+    (["t.py", "x", "--encoding", "klingon"], "no encoding"),
+    (["t.py", "x", "--yes", "--dry-run"], "contradict"),
+    (["t.py", "x", "-o", "t.py"], "names the file itself"),
+    (["t.py", "x", "-o", "none/t.py"], "there is no folder"),
+    (["t.py", "x", "-o", "."], "is a folder or a device"),
+    (["t.py", "x", "-o", "/dev/null", "--yes"], "is a folder or a device"),
+    (["t.py", "x", "--force"], "--force belongs to --undo"),
+    (["t.py", "x", "--prompt-variant", "none"], "no prompt variant"),
+    (["t.py", "x", "-n", "0"], "max tokens is 0"),
+    (["t.py", "x", "-m", "missing.gguf"], "no file missing.gguf"),
+    (["t.py", "x", "--undo"], "--undo takes a file and no instruction"),
+    (["--undo"], "there is no edit to undo"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_ARGUMENTS, ids=lambda value: " ".join(value)[:40])
+def test_bad_arguments_are_refused_before_a_model_is_loaded(
+    edit: Edit, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        pytest.fail("a model is loaded")
+
+    monkeypatch.setattr("specllm.app.loading.Weights", load)
+    (folder / "binary").write_bytes(b"\0\1\2")
+    (folder / "read-only").write_text("x")
+    (folder / "read-only").chmod(0o444)
+    result = edit(*arguments, "--json")
+    assert result.code == (1 if "missing.gguf" in arguments else 2)
+    assert message in result.document["error"]["message"]
+    assert result.document["error"]["hint"]

@@ -1,0 +1,248 @@
+"""Grammars on the vocabulary of a tiny real model: what is allowed, what is forced, and what is refused how."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specllm.config import StructureConfig
+from specllm.decoding.constraint import is_allowed
+from specllm.errors import ConfigError, NothingAllowed
+from specllm.runtime.grammar import GrammarConstraint, check_structure
+from specllm.runtime.llama import Weights
+from specllm.runtime.vocab import Vocab, detokenize
+from tests import synthetic
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "kind": {"enum": ["alpha", "alphabet", "beta"]},
+        "tags": {"type": "array", "items": {"enum": ["the thing", "the other"]}, "maxItems": 2},
+        "inner": {
+            "type": "object", "additionalProperties": False,
+            "properties": {"yes": {"type": "boolean"}, "n": {"type": "integer", "minimum": -5, "maximum": 20}},
+        },
+        "version": {"const": 3},
+    },
+    "required": ["name", "kind", "version"],
+    "additionalProperties": False,
+}  # fmt: skip
+LARK = 'start: "def " NAME "()" ("->" NAME)?\nNAME: /[a-z]{1,3}/'
+GBNF = 'root ::= "def " name "()" ("->" name)?\nname ::= [a-z] [a-z]? [a-z]?'
+DEF = re.compile(r"def [a-z]{1,3}\(\)(->[a-z]{1,3})?")
+STRUCTURES = {
+    "schema": StructureConfig(kind="json_schema", text=json.dumps(SCHEMA)),
+    "regex": StructureConfig(kind="regex", text=r"(ab|[0-9]{2,4}é?)+x"),
+    "choice": StructureConfig(kind="choice", choices=("yes", "yes, the other", "nein", 'zu "ß"\n', "日本", "日曜")),
+    "lark": StructureConfig(kind="grammar", text=LARK),
+    "gbnf": StructureConfig(kind="grammar", text=GBNF),
+}
+
+
+@pytest.fixture(scope="module")
+def vocab(llama_gguf) -> Iterator[Vocab]:
+    weights = Weights(llama_gguf)
+    yield weights.vocab
+    weights.close()
+
+
+def allowed(constraint: GrammarConstraint, context: Sequence[int]) -> list[int]:
+    return np.flatnonzero(np.unpackbits(constraint.mask(context), bitorder="little")).tolist()
+
+
+def walk(constraint: GrammarConstraint, vocab: Vocab, choose: random.Random, most: int = 300) -> list[int]:
+    """Tokens of an answer where every allowed token is as likely; ends where nothing but the end may follow."""
+    tokens: list[int] = []
+    while len(tokens) < most and not constraint.is_over(tokens):
+        token = choose.choice(allowed(constraint, tokens))
+        if token in vocab.eog:
+            break
+        tokens.append(token)
+    assert constraint.is_complete(tokens)
+    return tokens
+
+
+def check(name: str, text: str) -> None:
+    """Fails unless the text is one of the structure's."""
+    structure = STRUCTURES[name]
+    if name == "schema":
+        document = json.loads(text)
+        assert {"name", "kind", "version"} <= document.keys() <= SCHEMA["properties"].keys()
+        assert len(document["name"]) <= 6
+        assert document["kind"] in SCHEMA["properties"]["kind"]["enum"]
+        assert document["version"] == 3
+        assert len(document.get("tags", [])) <= 2
+        assert set(document.get("tags", [])) <= {"the thing", "the other"}
+        inner = document.get("inner", {})
+        assert inner.keys() <= {"yes", "n"}
+        assert -5 <= inner.get("n", 0) <= 20
+    elif name == "regex":
+        assert re.fullmatch(structure.text, text)
+    elif name == "choice":
+        assert text in structure.choices
+    else:
+        assert DEF.fullmatch(text)
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_whatever_allowed_tokens_are_taken_the_answer_is_right_and_only_its_end_may_follow(vocab, name):
+    constraint = GrammarConstraint(STRUCTURES[name], vocab)
+    for seed in range(20):
+        constraint.begin(0)
+        tokens = walk(constraint, vocab, random.Random(seed))
+        check(name, detokenize(vocab, tokens))
+        assert set(vocab.eog) <= set(allowed(constraint, tokens))
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_a_forced_token_is_the_only_one_allowed(vocab, name):
+    """So it is accepted whatever the model, and leaves its tokenization alone."""
+    constraint = GrammarConstraint(STRUCTURES[name], vocab)
+    n_forced = 0
+    for seed in range(10):
+        constraint.begin(0)
+        tokens = walk(constraint, vocab, random.Random(seed))
+        for i in range(len(tokens)):
+            forced = constraint.forced(tokens[:i])
+            n_forced += bool(forced)
+            assert list(forced) == tokens[i : i + len(forced)]
+            for j, token in enumerate(forced):
+                assert allowed(constraint, [*tokens[:i], *forced[:j]]) == [token]
+    assert n_forced or name == "regex"
+
+
+def test_keys_punctuation_and_the_rest_of_an_enum_value_are_forced(vocab):
+    constraint = GrammarConstraint(STRUCTURES["schema"], vocab)
+
+    def forced_after(text: str) -> str:
+        context = vocab.tokenize(text, adds_special=False, parses_special=False)
+        return detokenize(vocab, constraint.forced(context))
+
+    assert forced_after("") == '{"name": "'
+    assert forced_after('{"name": "a"') == ', "kind": "'
+    assert forced_after('{"name": "a", "kind": "b') == 'eta", "'
+    assert forced_after('{"name": "a", "kind": "al') == "pha"
+    assert forced_after('{"name": "a", "kind": "beta", "v') == 'ersion": 3}'
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), n_prompt=st.integers(0, 3))
+def test_every_answer_depends_on_the_context_alone(vocab, name, seed, n_prompt):
+    """Fault 23: whatever was asked before, drafts that nobody accepted included."""
+    choose = random.Random(seed)
+    used, prompt = GrammarConstraint(STRUCTURES[name], vocab), [synthetic.EOS] * n_prompt
+    walks = [walk(GrammarConstraint(STRUCTURES[name], vocab), vocab, choose) for _ in range(3)]
+    walks.append([*walks[0], synthetic.EOS])
+    used.begin(n_prompt)
+    for _ in range(15):
+        tokens, draft = choose.choice(walks), choose.choice(walks)
+        tokens = tokens[: choose.randrange(len(tokens) + 1)]
+        draft = draft[choose.randrange(len(draft)) :]
+        fresh = GrammarConstraint(STRUCTURES[name], vocab)
+        assert allowed(used, [*prompt, *tokens]) == allowed(fresh, tokens)
+        assert used.forced([*prompt, *tokens]) == fresh.forced(tokens)
+        assert used.n_allowed([*prompt, *tokens], draft) == fresh.n_allowed(tokens, draft)
+        assert used.is_complete([*prompt, *tokens]) == fresh.is_complete(tokens)
+        assert used.is_over([*prompt, *tokens]) == fresh.is_over(tokens)
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_a_draft_is_allowed_up_to_its_first_forbidden_token(vocab, name):
+    constraint = GrammarConstraint(STRUCTURES[name], vocab)
+    choose = random.Random(3)
+    for _ in range(20):
+        constraint.begin(0)
+        tokens = walk(constraint, vocab, choose)
+        start, wrong = choose.randrange(len(tokens)), choose.randrange(len(tokens))
+        draft = list(tokens)
+        draft[wrong] = choose.randrange(synthetic.N_VOCAB)
+        expected = 0
+        for i in range(start, len(draft)):
+            if draft[i] in vocab.eog or not is_allowed(constraint.mask([*tokens[:start], *draft[start:i]]), draft[i]):
+                break
+            expected += 1
+        assert constraint.n_allowed(tokens[:start], draft[start:]) == expected
+
+
+def test_characters_are_whole_although_their_bytes_are_tokens(vocab):
+    constraint = GrammarConstraint(StructureConfig(kind="regex", text="[äß日]{3}"), vocab)
+    for seed in range(20):
+        constraint.begin(0)
+        tokens = walk(constraint, vocab, random.Random(seed))
+        assert len(tokens) >= 6
+        assert re.fullmatch("[äß日]{3}", detokenize(vocab, tokens))
+
+
+def test_an_end_inside_the_grammar_ends_the_answer_before_it_is_complete(vocab):
+    constraint = GrammarConstraint(StructureConfig(kind="grammar", text='start: "a" <|im_end|> "b"'), vocab)
+    (a,) = vocab.tokenize("a", adds_special=False, parses_special=False)
+    assert allowed(constraint, [a]) == [synthetic.IM_END]
+    assert not constraint.is_complete([a, synthetic.IM_END])
+    assert set(allowed(constraint, [a, synthetic.IM_END])) == vocab.eog
+
+
+def test_a_schema_may_ask_for_its_own_layout(vocab):
+    schema = {**SCHEMA, "x-guidance": {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}}
+    constraint = GrammarConstraint(StructureConfig(kind="json_schema", text=json.dumps(schema)), vocab)
+    assert detokenize(vocab, constraint.forced([])) == '{"name":"'
+
+
+REFUSED = {
+    "not JSON": (StructureConfig(kind="json_schema", text='{"type": '), r"JSON schema .*line 1 column 10"),
+    "no schema": (StructureConfig(kind="json_schema", text="[]"), "must be an object"),
+    "unknown type": (StructureConfig(kind="json_schema", text='{"type": "strin"}'), "strin"),
+    "unsupported keyword": (StructureConfig(kind="json_schema", text='{"not": {"type": "string"}}'), 'Unimpl.*"not"'),
+    "unsatisfiable": (StructureConfig(kind="json_schema", text='{"enum": []}'), "Unsatisfiable"),
+    "minimum": (StructureConfig(kind="json_schema", text='{"type": "integer", "minimum": 2, "maximum": 1}'), "minimum"),
+    "false": (StructureConfig(kind="json_schema", text="false"), "must be an object"),
+    "bad regex": (StructureConfig(kind="regex", text="(a"), "unclosed group|invalid regex"),
+    "look-around": (StructureConfig(kind="regex", text="(?=a)b"), "invalid regex"),
+    "unknown rule": (StructureConfig(kind="grammar", text="start: nope"), 'unknown name: "nope"'),
+    "no start": (StructureConfig(kind="grammar", text='begin: "a"'), "::="),
+    "bad gbnf": (StructureConfig(kind="grammar", text='root ::= ("a"'), r"Expected '\)'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_compiled_is_refused_in_one_line_before_a_model_is_loaded(name):
+    structure, says = REFUSED[name]
+    with pytest.raises(ConfigError, match=says) as error:
+        check_structure(structure)
+    assert "\n" not in error.value.message
+    assert error.value.hint
+
+
+@pytest.mark.parametrize("regex", [r"[^\s\S]", "(a{0})?"])
+def test_a_grammar_without_a_text_is_refused(vocab, regex):
+    with pytest.raises(ConfigError, match="allows no text") as error:
+        GrammarConstraint(StructureConfig(kind="regex", text=regex), vocab)
+    assert error.value.hint
+
+
+def test_a_dead_end_says_where_it_is_and_leaves_the_rest_answerable(vocab):
+    constraint = GrammarConstraint(StructureConfig(kind="grammar", text=r'start: "ab" /[^\s\S]/ | "ac"'), vocab)
+    a, b, c = vocab.tokenize("abc", adds_special=False, parses_special=False)
+    with pytest.raises(NothingAllowed, match="token 2") as error:
+        constraint.mask([a, b])
+    assert error.value.hint
+    assert {b, c} <= set(allowed(constraint, [a]))
+    assert constraint.is_over([a, c])
+
+
+@pytest.mark.parametrize(("kind", "fields"), [
+    ("choice", {}), ("choice", {"choices": ("a", "")}), ("regex", {"text": ""}), ("json_schema", {"text": " \n"}),
+    ("grammar", {"text": ""}),
+])  # fmt: skip
+def test_empty_structures_are_refused(kind, fields):
+    with pytest.raises(ConfigError, match="empty") as error:
+        StructureConfig(kind=kind, **fields)
+    assert error.value.hint
