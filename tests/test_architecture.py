@@ -37,6 +37,9 @@ FENCED = {  # library -> the only places that may import it
     "platformdirs": ("models/store.py", "app/calibration.py", "app/state.py"),
     "jinja2": ("app/chat_template.py",),
     "matplotlib": ("ui/charts.py",),
+    "jsonschema": ("app/validation.py",),
+    "jsonschema_specifications": ("app/validation.py",),
+    "referencing": ("app/validation.py",),
     "numpy": ("decoding/", "drafters/", "runtime/"),
 }
 

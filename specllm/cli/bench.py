@@ -28,8 +28,9 @@ class BenchOptions:
 
     arms: Annotated[
         str | None,
-        _bench("--arms", metavar="A,B,..", help="Of none, auto, reference, lookup, model, or e.g. model:4 for drafts of four tokens, or "
-               "auto+exact for text without near ties; by default all there is. Plain decoding (none) always runs."),
+        _bench("--arms", metavar="A,B,..",
+               help="Of none, auto, reference, lookup, model, or e.g. model:4 for drafts of four tokens, auto+exact for text "
+               "that no near tie can change; by default all there is. Plain decoding (none) always runs."),
     ] = None  # fmt: skip
     prompts: Annotated[
         Path | None,

@@ -33,12 +33,6 @@ def generate(
         Path | None,
         _request("--prediction", metavar="FILE|-", help="A text that the answer will resemble: drafts come from it."),
     ] = None,
-    logprobs: Annotated[
-        int | None,
-        _request(
-            "--logprobs", metavar="N", help="Into --json and --trace: each token's log probability and N alternatives'."
-        ),
-    ] = None,
     request: options.RequestOptions,
     models: options.ModelOptions,
     drafting: options.DraftOptions,
@@ -49,9 +43,8 @@ def generate(
 ) -> None:
     """Stream the answer to a prompt."""
     draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
-    config = replace(request.config(output.trace), structure=structure.config(), logprobs=logprobs)
-    chosen = sampling.chosen()
-    if logprobs is not None and not output.as_json and output.trace is None:
+    config, chosen = replace(request.config(output.trace), structure=structure.config()), sampling.chosen()
+    if config.logprobs is not None and not output.as_json and output.trace is None:
         raise ConfigError("--logprobs has nowhere to go", "add --json, or --trace FILE")
     if prediction is not None and draft.drafter in ("lookup", "model"):
         raise ConfigError(f"--drafter {draft.drafter} drafts from no prediction", "use --drafter auto or reference")

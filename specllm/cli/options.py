@@ -96,10 +96,17 @@ class RequestOptions:
         list[str] | None, _request("--stop", metavar="TEXT", help="End before this text; may be repeated.")
     ] = None
 
+    logprobs: Annotated[
+        int | None,
+        _request("--logprobs", metavar="N",
+                 help="With --json or --trace: each token's log probability and its N best alternatives'."),
+    ] = None  # fmt: skip
+
     def config(self, trace: Path | None = None) -> GenerateConfig:
         return GenerateConfig(
-            max_tokens=self.max_tokens, stop=tuple(self.stop or ()), system=self.system, is_raw=self.raw, trace=trace
-        )
+            max_tokens=self.max_tokens, stop=tuple(self.stop or ()), system=self.system, is_raw=self.raw, trace=trace,
+            logprobs=self.logprobs,
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,8 @@ class AutoDrafter:
 
     def observe(self, round: Round) -> None:
         self._is_first = False
-        self.controller.observe(round, n_pending=self._n_pending)
+        n_pending, self._n_pending = self._n_pending, 0  # not every round asks for a draft
+        self.controller.observe(round, n_pending=n_pending)
         for drafter in self._free:
             drafter.observe(round)
 

@@ -248,6 +248,7 @@ def test_every_effective_parameter_is_recorded(request_of):
     assert params["prompts"] == ["a"]
     assert params["arms"][1] == {
         "name": "lookup:4", "drafter": "lookup", "draft_length": 4, "most_drafted": 4, "is_controlled": False,
+            "is_exact": False,
     }  # fmt: skip
     missing = {field.name for field in fields(BenchRequest)} - {"target", "draft_model", "sampling", "context", "draft"}
     assert params.keys() >= missing

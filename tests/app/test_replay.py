@@ -69,7 +69,19 @@ def rounds(draw: st.DrawFn) -> Round:
 runs = st.lists(rounds(), min_size=1, max_size=8)
 
 
-def write(path: Path, played: list[Round], metrics: Metrics, *, is_ended: bool = True) -> str:
+def logprobs(round: Round) -> list[dict[str, Any]]:
+    """Records as `logprobs.described` makes them."""
+    best = [{"token": 3, "text": "\ufffd", "logprob": -0.25}]
+    return [
+        {"token": token, "text": text_of(token), "raw": {"logprob": -1.5 * token, "best": best},
+         "sampled": {"logprob": None, "best": []}}
+        for token in round.tokens
+    ]  # fmt: skip
+
+
+def write(
+    path: Path, played: list[Round], metrics: Metrics, *, is_ended: bool = True, has_logprobs: bool = False
+) -> str:
     """Writes the trace of a run that went like that, as a generation does; the text it showed."""
     stream, shown = TextStream(Pieces(), [STOP]), []
     with TraceWriter(path, text_of) as writer:
@@ -77,7 +89,7 @@ def write(path: Path, played: list[Round], metrics: Metrics, *, is_ended: bool =
             for token in round.tokens:
                 stream.push(token)
             metrics.add(round)
-            writer.write(round, metrics)
+            writer.write(round, metrics, logprobs(round) if has_logprobs else ())
             chunks = stream.settle(sources(round))
             writer.show(chunks)
             shown += chunks
@@ -109,6 +121,39 @@ def test_a_replay_has_every_round_every_figure_and_the_text(tmp_path_factory, ru
     assert answer.result()["text"] == text
     assert (answer.finish_reason, answer.strategy, answer.plain_tok_per_s) == ("length", "lookup k=4", 12.5)
     assert answer.last_round == run[-1]
+
+
+@settings(deadline=None, max_examples=20)
+@given(run=runs)
+def test_a_replay_has_the_log_probabilities_of_the_run(tmp_path_factory, run) -> None:
+    path = tmp_path_factory.mktemp("trace") / "trace.jsonl"
+    write(path, run, Metrics(n_prompt=5), has_logprobs=True)
+    answer = played(read_trace(path))
+    assert answer.result()["logprobs"] == [record for round in run for record in logprobs(round)]
+    write(path, run, Metrics(n_prompt=5))
+    assert "logprobs" not in played(read_trace(path)).result()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda records: records.pop(),
+        lambda records: records[0].update(token=9),
+        lambda records: records[0].pop("raw"),
+        lambda records: records[0]["raw"].update(logprob="0"),
+        lambda records: records[0]["raw"]["best"].append({"token": 1}),
+        lambda records: records[0]["sampled"].update(best=None),
+        lambda records: records.append(3),
+    ],
+)
+def test_log_probabilities_that_cannot_be_are_refused(tmp_path: Path, change) -> None:
+    path = tmp_path / "trace.jsonl"
+    write(path, [Round((1, 2), Draft((1, 4), "lookup"), 0.1, 0.2, 0.3)], Metrics(n_prompt=5), has_logprobs=True)
+    line = json.loads(path.read_text(encoding="utf-8"))
+    change(line["logprobs"])
+    path.write_text(json.dumps(line) + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"line 1: .*logprobs"):
+        read_trace(path)
 
 
 def test_a_trace_of_the_first_kind_has_the_texts_of_its_tokens(tmp_path: Path) -> None:

@@ -190,6 +190,8 @@ def test_the_result_is_json_with_every_figure(tuned: tuple[Tuning, Quiet]) -> No
     assert again["draft_cost"]["share_of_forward"] == pytest.approx(
         again["draft_cost"]["token_s"] / again["cost"]["1"], rel=1e-9
     )
+    assert (again["rollback"]["kind"], again["rollback"]["is_exact"]) == ("trim", True)
+    assert again["rollback"]["rejection_s"] > 0
     assert again["recommendation"]["flags"] == "--drafter auto"
     assert again["recommendation"]["models_toml"] is None  # files have no names in models.toml
 

@@ -86,6 +86,15 @@ def test_states_and_windows_take_what_is_allocated(
     assert guess.kv_bytes == pytest.approx(sizes["KV"] + sizes["RS"], abs=0.01 * MIB)  # logged with two decimals
 
 
+def test_kept_states_count_eight_times(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = synthetic.write_lfm2(tmp_path / "wide.gguf", n_embd=512)
+    for n_outputs_max, n_states in ((17, 8), (1, 1)):
+        sizes = reported(path, ContextConfig(n_ctx=256, n_outputs_max=n_outputs_max), caplog)
+        guess = estimate(read_header(path), n_ctx=256, n_outputs_max=n_outputs_max)
+        assert n_states * 512 * 2 * 4 == pytest.approx(sizes["RS"], abs=0.006 * MIB)
+        assert guess.kv_bytes == pytest.approx(sizes["KV"] + sizes["RS"], abs=0.006 * MIB)
+
+
 def test_all_layers_on_a_gpu_leave_vocabulary_and_logits_here(llama_gguf: Path) -> None:
     header = read_header(llama_gguf)
     memory = estimate(header, n_ctx=4096, n_outputs_max=17)

@@ -134,6 +134,44 @@ def test_a_second_rollback_without_a_forward_between_is_right_too(make_model: Ma
     assert np.abs(model.forward([7]) - fresh.forward([7])).max() < 1e-4
 
 
+def test_states_that_a_restored_snapshot_made_stale_are_not_gone_back_to(make_model: Make) -> None:
+    model, fresh = make_model("lfm2"), make_model("lfm2")
+    model.forward(list(range(40, 61)), logits="none")
+    model.forward([101] * 12, logits="none")
+    model.rollback(21)  # by the snapshot; the states beside it are of the block
+    model.rollback(20)
+    fresh.forward(list(range(40, 60)), logits="none")
+    assert np.abs(model.forward([7]) - fresh.forward([7])).max() < 1e-4
+
+
+def test_a_snapshot_from_behind_a_kept_state_is_forgotten_with_it(make_model: Make) -> None:
+    model, fresh = make_model("lfm2"), make_model("lfm2")
+    text = list(range(40, 90))
+    model.forward(text[:20], logits="none")
+    model.forward(text[20:], logits="none")
+    model.rollback(40)  # 20 tokens are fed again, and a snapshot is taken behind them
+    model.rollback(38)  # to one of the states that they left
+    for token in (101, 102, 103, 104, 105, 106):
+        model.forward([token], logits="none")
+    model.rollback(42)
+    fresh.forward([*text[:38], 101, 102, 103, 104], logits="none")
+    assert np.abs(model.forward([7]) - fresh.forward([7])).max() < 1e-4
+
+
+def test_states_of_a_forward_that_failed_are_not_gone_back_to(make_model: Make, monkeypatch) -> None:
+    model, fresh = make_model("lfm2"), make_model("lfm2")
+    decode = llama_cpp.llama_decode
+    model.forward(list(range(40, 60)), logits="none")  # the next one takes a snapshot, because there is none
+    with monkeypatch.context() as patch:
+        patch.setattr(llama_cpp, "llama_decode", lambda *arguments: decode(*arguments) or -3)
+        with pytest.raises(BackendError):
+            model.forward([101, 102, 103, 104], logits="none")
+    assert model.n_past == 20
+    model.rollback(18)
+    fresh.forward(list(range(40, 58)), logits="none")
+    assert np.abs(model.forward([7]) - fresh.forward([7])).max() < 1e-4
+
+
 def test_kept_states_take_a_narrow_block_back_without_feeding_anything(make_model: Make, monkeypatch) -> None:
     model = make_model("lfm2")
     model.forward(list(range(40, 60)), logits="none")
@@ -170,7 +208,7 @@ def test_a_recurrent_draft_model_is_not_fed_its_whole_text_in_every_round(
     for token in range(100, 140):
         context.append(token)
         assert len(drafter.propose(context, 4).tokens) == 4
-    assert sum(widths) < 40 * (4 + memory.LONGEST_REPEAT + 2)
+    assert sum(widths) < 40 * (4 + memory.LONGEST_REPEAT // 2 + 2)
     fresh = make_model(architecture, n_outputs_max=1)
     again = ModelDrafter(fresh, GREEDY, rule=floor_rule(0))
     again.begin(context)

@@ -19,6 +19,7 @@ from specllm.app.calibration import Kept
 from specllm.app.tune import Tuning
 from specllm.app.tuning import Category, Replay
 from specllm.decoding.controller import DraftCost
+from specllm.decoding.rollback_trial import RollbackTrial
 from specllm.ui.tune import TuneProgress, bar, milliseconds, print_tuning, tell_kept
 from tests.cli.conftest import run
 
@@ -60,6 +61,18 @@ def test_it_fits_80_columns_in_every_encoding(monkeypatch: pytest.MonkeyPatch, e
     assert ("█" if encoding == "utf-8" else "###") in text
     sentences = [line for line in text.splitlines() if line.startswith(("a forward", "drafting k", "expected", "best"))]
     assert len(sentences) == 5  # none was broken into two
+
+
+def test_the_way_back_is_named_with_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(kind: str, deviation: float) -> str:
+        result = tuning(rollback_kind=kind, rollback=RollbackTrial(deviation, 0.0021))
+        (line,) = [line for line in printed(monkeypatch, result).splitlines() if line.startswith("rollback")]
+        return line
+
+    assert shown("trim", 0.0) == "rollback by trim: a rejection costs 2.1 ms"
+    assert shown("snapshot", 0.0) == "rollback by snapshot: a rejection costs 2.1 ms, part of every width above"
+    assert "use --drafter none" in shown("states", 0.9)
+    assert "rollback" not in printed(monkeypatch, tuning())
 
 
 def test_bars_grow_with_the_time_and_good_steps_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
