@@ -19,10 +19,12 @@ import subprocess
 import time
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from specllm.app.drafting import new_acceptance
 from specllm.app.generate import GenerateRequest, make_plan
 from specllm.app.generation import Session
 from specllm.app.loading import Loader
@@ -87,11 +89,15 @@ class Ours:
     def tokens(self, text: str) -> list[int]:
         return tokenize_prompt(self.weights, text, GenerateConfig())
 
-    def ask(self, arm: str, prompt: Sequence[int], n: int) -> tuple[str, float, int]:
-        """Text, seconds and tokens of the decode, timed as the server does: from the prompt's end to the last token."""
+    def ask(self, arm: str, prediction: str | None, prompt: Sequence[int], n: int) -> tuple[str, float, int]:
+        """Text, seconds and tokens of the decode, timed as the server does: from the prompt's end to the last token.
+
+        Drafters start cold with every prompt; where its row predicts the answer (the file of an edit) they may use that.
+        """
         config = replace(self.drafting.config, drafter=arm)
-        self.drafting.config = config
-        session = Session(self.target, self.drafting.chosen())
+        reference = self.weights.vocab.tokenize(prediction or "", adds_special=False, parses_special=False)
+        drafting = replace(self.drafting, config=config, reference=reference, acceptance=new_acceptance())
+        session = Session(self.target, drafting.chosen())
         k = config.most_drafted
         generation = session.generate(prompt, KeyedSampler(self.plan.sampling), k, GenerateConfig(max_tokens=n))
         for _ in generation:
@@ -119,7 +125,9 @@ def main() -> None:
         figures: dict[str, list[tuple[float, int, str]]] = defaultdict(list)
         for i, prompt in enumerate(prompts):
             tokens = ours.tokens(prompt.prompt)
-            asks = {f"specllm {arm}": (lambda t, n, arm=arm: ours.ask(arm, t, n)) for arm in options.arms.split(",")}
+            asks: dict[str, Callable[[Sequence[int], int], tuple[str, float, int]]] = {
+                f"specllm {arm}": partial(ours.ask, arm, prompt.prediction) for arm in options.arms.split(",")
+            }
             asks |= {f"llama-server {mode}": server.ask for mode, server in running.items()}
             names = list(asks)
             for name in names[i % len(names) :] + names[: i % len(names)]:

@@ -60,7 +60,7 @@ VARIANTS = {
         answer_start="What has to change:",
     ),
 }  # fmt: skip
-DEFAULT_VARIANT = "fence"
+DEFAULT_VARIANT = "careful"
 
 
 @dataclass(frozen=True, slots=True)

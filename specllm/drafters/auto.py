@@ -40,7 +40,6 @@ class AutoDrafter:
         self._proposals.clear()
 
     def propose(self, context: Sequence[Token], k: int) -> Draft:
-        self._n_pending = 0
         if self._is_first:  # the first token comes as soon as without speculation
             return EMPTY_DRAFT
         controller = self.controller

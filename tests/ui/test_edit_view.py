@@ -35,7 +35,7 @@ def test_the_diff_is_what_difflib_says(old: list[str], new: list[str], old_end: 
     assert (diff == "") == (before == after)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(old=LINES, new=LINES, old_end=ENDS, new_end=ENDS)
 def test_patch_takes_it(old: list[str], new: list[str], old_end: str, new_end: str, tmp_path_factory) -> None:
     if shutil.which("patch") is None:

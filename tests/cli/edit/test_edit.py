@@ -189,7 +189,9 @@ def test_the_instruction_may_be_piped_in(llama_gguf: Path, folder: Path) -> None
     """And the real command ends a real answer: a model that says `x` for ever has no code block that ends."""
     always = ("--logit-bias", f"{FIRST_BYTE + ord('x')}=100")
     never = [word for token in (EOS, IM_END) for word in ("--logit-bias", f"{token}=-inf")]
-    arguments = ("edit", "t.py", "-", "-m", str(llama_gguf), *QUICK, "-n", "5", *always, *never)
+    # The longer default wording does not fit the 256 tokens of this model.
+    wording = ("--prompt-variant", "fence")
+    arguments = ("edit", "t.py", "-", "-m", str(llama_gguf), *QUICK, *wording, "-n", "5", *always, *never)
     root = str(Path(__file__).parents[3])
     result = run(*arguments, stdin="Make it\nall x", cwd=folder, env={"PYTHONPATH": root})
     assert result.code == 1
