@@ -18,8 +18,12 @@ Floats = npt.NDArray[np.float64]
 CALIBRATION_WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128)
 MAX_WIDTH = CALIBRATION_WIDTHS[-1]
 
-_SCALE_RATE = 0.15  # per round: a throttled or shared machine is followed within ten rounds
-_WIDTH_RATE = 0.02  # per round of that width: most of a difference is the machine, what stays is the width
+_RATE = 0.15  # per round: a throttled or shared machine is followed within ten rounds
+_FIRST_RATE = 0.5  # of the first rounds of a width: rare ones have to teach quickly
+# What a round says of another width: half of it at four times the width, and never less than a quarter. Narrow forwards wait
+# for memory, wide ones compute: a neighbour that takes memory bandwidth slows down width 1 by a fifth and width 16 not at all.
+_REACH = 3.0  # doublings of the width
+_LEAST_REACH = 0.25
 _LARGEST_STEP = math.log(2.0)  # a round that took ten times as long says little: a hiccup counts as a doubling
 
 
@@ -27,8 +31,8 @@ class CostModel:
     """V(w) in seconds for w = 1 .. `max_width`.
 
     Between two measured widths stands the cost of the wider one: what a step hides there is not known, so no choice should
-    rest on it, and choices snap to measured widths by themselves. Online, one factor follows the machine as a whole
-    (throttling, sharing, depth of the context) and one per measured width follows the shape.
+    rest on it, and choices snap to measured widths by themselves. Online every width has a factor of its own, which follows
+    what is observed at widths like it most (throttling, sharing, depth of the context).
     """
 
     def __init__(self, points: Mapping[int, float]) -> None:
@@ -38,8 +42,11 @@ class CostModel:
         self.widths = sorted(points)
         self.max_width = self.widths[-1]
         self._base: Floats = np.array([points[width] for width in self.widths])
-        self._log_shape = np.zeros(len(self.widths))
-        self._log_scale = 0.0
+        self._log_factor = np.zeros(len(self.widths))  # what the rounds have made of the table
+        self._n_observed = np.zeros(len(self.widths))
+        doublings = np.log2(self.widths)
+        nearness = np.exp(-np.abs(doublings[:, None] - doublings[None, :]) / _REACH)  # (n, n)
+        self._reach = _LEAST_REACH + (1 - _LEAST_REACH) * nearness
         self._curve: Floats | None = None
         # (max_width,): for width w the index of the narrowest measured width that is at least w
         self._step = np.searchsorted(self.widths, np.arange(1, self.max_width + 1))
@@ -48,7 +55,7 @@ class CostModel:
     def curve(self) -> Floats:
         """(max_width,) seconds now; `curve[w - 1]` is V(w)."""
         if self._curve is None:  # asked several times a round, changed once
-            self._curve = (self._base * np.exp(self._log_scale + self._log_shape))[self._step]
+            self._curve = (self._base * np.exp(self._log_factor))[self._step]
         return self._curve
 
     def seconds(self, width: int) -> float:
@@ -56,7 +63,7 @@ class CostModel:
         if width > self.max_width:
             return self.seconds(self.max_width) * width / self.max_width
         i = self._step[width - 1]
-        return float(self._base[i] * math.exp(self._log_scale + self._log_shape[i]))
+        return float(self._base[i] * math.exp(self._log_factor[i]))
 
     def largest_speedup(self, width: int | None = None) -> float:
         """Over plain decoding, if everything drafted were accepted and drafting cost nothing, in blocks of up to `width`."""
@@ -73,16 +80,17 @@ class CostModel:
         if self.widths[i] != width:  # below its step it may well be cheaper
             return
         self._curve = None
-        self._log_scale += _SCALE_RATE * error
-        self._log_shape[i] += _WIDTH_RATE * error
+        rate = max(_RATE, _FIRST_RATE / (1 + self._n_observed[i]))
+        self._n_observed[i] += 1
+        self._log_factor += rate * error * self._reach[i]
 
     @property
     def drift(self) -> float:
-        """How many times slower than the table the machine is now (less than 1: faster)."""
-        return math.exp(self._log_scale)
+        """How many times slower than the table plain decoding is now (less than 1: faster)."""
+        return math.exp(self._log_factor[0])
 
     def good_widths(self) -> list[int]:
         """The measured widths at which a token is cheaper than at every smaller one: where a step ends."""
-        per_token = self._base * np.exp(self._log_shape) / self.widths
+        per_token = self._base * np.exp(self._log_factor) / self.widths
         best = np.minimum.accumulate(per_token)
         return [width for width, cost, least in zip(self.widths, per_token, best, strict=True) if cost <= least]

@@ -152,7 +152,13 @@ def test_a_machine_that_slows_down_is_followed():
     for _ in range(60):
         model.observe(1, 2 * v(1))
     assert model.seconds(1) == pytest.approx(2 * v(1), rel=0.05)
-    assert model.seconds(16) == pytest.approx(2 * v(16), rel=0.1)
+    assert (
+        1.15 * v(16) < model.seconds(16) < 2 * v(16)
+    )  # perhaps it is memory that is slow: wide forwards wait less for it
+    for _ in range(3):
+        model.observe(16, 2 * v(16))
+    assert model.seconds(16) == pytest.approx(2 * v(16), rel=0.15)
+    assert model.seconds(1) == pytest.approx(2 * v(1), rel=0.2)
     model.observe(1, 50 * v(1))  # one hiccup
     assert model.seconds(1) < 2.5 * v(1)
 
