@@ -56,7 +56,10 @@ class AutoDrafter:
         if source == "model" and self._model is not None:
             self._n_pending = n_pending
             self._length = options["model"].length if options["model"].is_probe else k
-            return self._model.propose(context, k)
+            draft = self._model.propose(context, k)
+            if self._model.dropped.tokens:  # a guess that cost a forward, though nobody verifies it
+                self._proposals["model"] = _Proposal(self._model.dropped, len(context))
+            return draft
         draft, n = drafts[source], options[source].length
         self._proposals[source].n_verified = n
         return Draft(draft.tokens[:n], draft.source, draft.evidence[:n])

@@ -72,6 +72,7 @@ class ModelDrafter:
         self._start = 0  # where in the context the window begins
         self._fed: list[Token] = []  # the tokens in the draft model's KV cache
         self._n_agreed = 0  # of them, known to be the context's
+        self.dropped = EMPTY_DRAFT  # the token that the rule dropped last, where that left no draft at all
 
     def begin(self, context: Sequence[Token]) -> None:
         """Forgets the last request; nothing is computed before the first proposal."""
@@ -80,6 +81,7 @@ class ModelDrafter:
 
     def propose(self, context: Sequence[Token], k: int) -> Draft:
         k = min(k, self._model.n_ctx // 4)
+        self.dropped = EMPTY_DRAFT
         pending = self._catch_up(context, k)
         if not pending:
             return EMPTY_DRAFT
@@ -97,8 +99,11 @@ class ModelDrafter:
             probability = top_probability(row)
             evidence.append(bisect_right(CONFIDENCE_STEPS, probability))
             verdict = self.rule(probability, evidence, k)
-            token = self._pick(row, extended) if verdict != "drop" else None
+            token = self._pick(row, extended) if verdict != "drop" or len(evidence) == 1 else None
             if token is None or not self._can_draft(token):
+                break
+            if verdict == "drop":
+                self.dropped = Draft((token,), self.name, tuple(evidence))
                 break
             extended.append(token)
             if verdict == "last" or len(evidence) == k:
