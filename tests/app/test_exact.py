@@ -45,7 +45,7 @@ def test_no_block_is_wider_than_what_computes_the_same(make_session, prompt, mon
     assert generation.tokens == plain
     assert max(round.width for round in rounds) <= 3
     assert session.target.n_past == len(session.context) - 1
-    if drafter in ("target itself", "auto"):
+    if drafter == "target itself":  # whether `auto` drafts at all is a question of costs, and these kernels' are odd
         assert 3 in {round.width for round in rounds}
         assert session.exactness()["width_by_cells"] == {"256": 3}
         assert max(widths) == 4  # the step behind it was tried, and none after that
