@@ -80,6 +80,20 @@ def replace_file(path: Path, data: bytes, *, expected: str | None, mode: int = 0
         ) from error
 
 
+def write_beside(path: Path, data: bytes, *, like: Path, replaces: bool) -> None:
+    """`path` holds `data`; a new file is as private and as executable as `like`.
+
+    Raises StorageError, also where there is a file by now and nobody said that it may be replaced.
+    """
+    if not replaces and path.exists():
+        raise StorageError(f"{path} appeared meanwhile, so nothing was written", "name another file, or pass --yes")
+    try:
+        mode = like.stat().st_mode & 0o777
+    except OSError:  # it is gone by now
+        mode = 0o600
+    replace_file(path, data, expected=None, mode=mode)
+
+
 def partial_name(name: str) -> str:
     """Short however long the file's own name is: a folder's names end at 255 bytes."""
     return f".specllm-{digest_of(os.fsencode(name))[:16]}.partial"

@@ -29,10 +29,19 @@ def opening(path: str, fence: str) -> str:
     return f"{fence}{language_of(path)}\n"
 
 
-def fence_for(*texts: str, least: int = 3) -> str:
-    """Backticks, at least so many and more than any of the texts has in a row."""
-    longest = max((len(run) for text in texts for run in re.findall(r"`{3,}", text)), default=0)
+def fence_for(text: str, *, least: int = 3) -> str:
+    """Backticks, at least so many and more than any fence of the text.
+
+    Those behind four spaces are none in Markdown (an example in a docstring), and a longer fence than needed is one that small
+    models forget to close.
+    """
+    longest = max(map(len, re.findall(r"(?:^|[\r\n]) {0,3}(`{3,})", text)), default=0)
     return "`" * max(longest + 1, least)
+
+
+def longest_run(text: str) -> int:
+    """Of backticks, wherever they stand."""
+    return max(map(len, re.findall("`+", text)), default=0)
 
 
 def language_of(path: str) -> str:

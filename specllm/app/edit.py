@@ -84,6 +84,11 @@ class Edit:
         return self.file.decoded(self.data)
 
     @property
+    def mark(self) -> str:
+        """The byte order mark that a patch must show; empty in UTF-16 and UTF-32, whose patches are for eyes."""
+        return self.file.mark.decode() if self.file.encoding == "utf-8" else ""
+
+    @property
     def is_changed(self) -> bool:
         return self.data != self.file.data
 

@@ -69,11 +69,15 @@ def apply_edit(path: Path, before: bytes, after: bytes) -> None:
             old.unlink(missing_ok=True)
 
 
-def last_edit(path: Path | None) -> Entry:
-    """The newest edit of `path` (None: of any file) that can be taken back; raises ConfigError where there is none."""
+def last_edit(path: Path | None, *, is_forced: bool = False) -> Entry:
+    """The edit that `undo_edit` would take back; raises what that would raise."""
     folder = open_history()
     with locked(folder / "lock"):
-        return _last(folder, path)
+        entry = _last(folder, path)
+        now = _read(entry.path)
+        if not is_forced and not _is_as_left(entry, now):
+            raise _refusal(entry, now)
+        return entry
 
 
 def undo_edit(path: Path | None, *, is_forced: bool = False) -> Entry:
@@ -86,7 +90,7 @@ def undo_edit(path: Path | None, *, is_forced: bool = False) -> Entry:
     with locked(folder / "lock"):
         entry = _last(folder, path)
         now = _read(entry.path)
-        if now is not None and digest_of(now) == entry.after_sha256:
+        if _is_as_left(entry, now):
             replace_file(entry.path, entry.before, expected=entry.after_sha256)
         elif is_forced:
             rescue = _add(folder, entry.path, now, entry.before) if now is not None else None
@@ -99,10 +103,19 @@ def undo_edit(path: Path | None, *, is_forced: bool = False) -> Entry:
                     _drop(rescue)
                 raise
         else:
-            what = "is gone" if now is None else "changed since that edit"
-            raise StorageError(f"{entry.path} {what}, so nothing was undone", "pass --force to restore it all the same")
+            raise _refusal(entry, now)
         _drop(entry.file)
         return entry
+
+
+def _is_as_left(entry: Entry, now: bytes | None) -> bool:
+    """Whether the file holds what the edit put there."""
+    return now is not None and digest_of(now) == entry.after_sha256
+
+
+def _refusal(entry: Entry, now: bytes | None) -> StorageError:
+    what = "is gone" if now is None else "changed since that edit"
+    return StorageError(f"{entry.path} {what}, so nothing was undone", "pass --force to restore it all the same")
 
 
 def _last(folder: Path, path: Path | None) -> Entry:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specllm.app.code_block import code_block, fence_for, language_of, opening
+from specllm.app.code_block import code_block, fence_for, language_of, longest_run, opening
 from specllm.errors import ConfigError
 
 SURROUNDING_LINES = 40  # shown on each side of a region
@@ -105,7 +105,7 @@ def edit_prompt(
     instruction = instruction.strip()
     edited = _joined(lines[region.first : region.last] if region else lines)
     least = 4 if language_of(path) in _FENCED_LANGUAGES else 3
-    fence = fence_for(edited, instruction, least=least)
+    fence = fence_for(edited, least=max(least, longest_run(instruction) + 1))
     block = code_block(path, edited, fence)
     values = {"path": path, "block": block, "instruction": instruction}
     values["fenced"] = f" fenced with {fence}" if len(fence) > 3 else ""

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from specllm.app.edit_prompts import Region
 from specllm.errors import ConfigError
 
-_RANGE = re.compile(r"(\d*)(:?)(\d*)")
+_RANGE = re.compile(r"(\d{0,9})(:?)(\d{0,9})")
 _MAX_NAMED = 8  # candidates in an error message
 
 

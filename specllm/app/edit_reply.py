@@ -59,10 +59,18 @@ def lines_of_reply(reply: str) -> list[str]:
 
 
 def reindented(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """The new lines of a region as deep as the old ones, where the model wrote them without any of their indentation."""
-    depth, written = indentation(old), indentation(new)
-    if written or not depth:
+    """The new lines of a region as deep as the old ones, where the model wrote them without any of their indentation.
+
+    Some models leave it out of the first line alone; and where the first line has it, a later one that has none means it:
+    text in a string, for example.
+    """
+    depth = indentation(old)
+    first = next((n for n, line in enumerate(new) if line.strip()), None)
+    if not depth or first is None or new[first][0] in " \t":
         return list(new)
+    below = indentation(new[first + 1 :])
+    if len(below) > len(depth) and below == indentation(old[1:]):
+        return [*new[:first], f"{depth}{new[first]}", *new[first + 1 :]]
     return [f"{depth}{line}" if line.strip() else line for line in new]
 
 

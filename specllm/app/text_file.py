@@ -132,7 +132,7 @@ def _named(data: bytes, encoding: str) -> tuple[bytes, str]:
     try:
         name = codecs.lookup(encoding).name
         "".encode(name)  # `base64` and the like are codecs too, but not of text
-    except LookupError:
+    except (LookupError, UnicodeError):  # the latter from a name that is no text, and from the codec `undefined`
         raise ConfigError(f"no encoding {encoding!r}", "use a name such as utf-8, cp1252 or utf-16-le") from None
     wide = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}.get(name, name)
     for mark, marked in _MARKS:

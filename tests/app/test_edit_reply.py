@@ -78,7 +78,8 @@ def test_a_stop_in_a_block_inside_the_new_text_is_no_end() -> None:
 
 
 def test_fences_are_longer_than_those_of_file_and_instruction() -> None:
-    assert fence_for("a ```` b", "```") == "`````"
+    assert fence_for("a\n   ````sh\nb") == "`````"
+    assert fence_for('"""\n    ```\n    x = 1\n    ```\n"""') == "```"  # an example in a docstring is no fence
     assert edit_prompt(variant_named("fence"), "a.py", ["```"], "x").answer_start == "````python\n"
     assert edit_prompt(variant_named("fence"), "a.py", ["x"], "Add ````md").answer_start == "`````python\n"
     assert edit_prompt(variant_named("fence"), "README.md", ["x"], "y").answer_start == "````markdown\n"
