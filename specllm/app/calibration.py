@@ -22,7 +22,15 @@ import platformdirs
 
 from specllm.app.host import processor_name
 from specllm.config import ContextConfig
-from specllm.decoding.calibrate import DEPTH, measure_draft, measure_target, missing_widths, spread_of
+from specllm.decoding.calibrate import (
+    DEPTH,
+    is_plausible,
+    measure_draft,
+    measure_target,
+    missing_widths,
+    spread_of,
+    steep,
+)
 from specllm.decoding.controller import DraftCost
 from specllm.decoding.cost import MAX_WIDTH, CostModel
 from specllm.runtime.backend import inspect_backend
@@ -96,6 +104,8 @@ def target_cost(
 
         spreads = [known_spread(identity)] if points else []  # of a curve in two parts the noisier one counts
         points = measure_target(model, budget_s=QUICK_BUDGET_S, known=points, told=told)
+        if not is_plausible(points):  # nothing is kept: the next run measures again
+            return CostModel(steep(points))
         spreads.append(spread_of(readings.values()))
         keep_points(identity, points, max((spread for spread in spreads if spread is not None), default=None))
     return CostModel(points)
@@ -195,7 +205,7 @@ def known_points(identity: Identity) -> dict[int, float]:
     except ValueError:
         return {}
     is_whole = 1 in points and all(width > 0 and _is_positive(seconds) for width, seconds in points.items())
-    return points if is_whole else {}
+    return points if is_whole and is_plausible(points) else {}
 
 
 def _is_positive(value: object) -> bool:

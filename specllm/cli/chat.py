@@ -89,6 +89,7 @@ def chat(
         from specllm.app.chat_models import open_models
         from specllm.app.generate import GenerateRequest
         from specllm.cli.chat_loop import ChatLoop, Show
+        from specllm.ui.chat import print_greeting
         from specllm.ui.generate import AnswerView
 
     wanted = GenerateRequest(
@@ -104,6 +105,8 @@ def chat(
             has_text=not output.as_json, has_status=not output.quiet, has_table=output.stats,
             has_markdown=output.markdown, has_colour=output.color_accepted,
         )  # fmt: skip
+        if lines.is_person and not output.quiet:
+            print_greeting(loaded.plan.target.name, talking)
         loop = ChatLoop(talking, lines, _view_maker(talking, is_live=output.live), show)
         if talk.load is not None:
             loop.load(talk.load)

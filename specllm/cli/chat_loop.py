@@ -17,6 +17,7 @@ from specllm.ui import chat as ui
 from specllm.ui.chat_lines import Input
 from specllm.ui.console import write_note
 from specllm.ui.generate import AnswerView, stats_rows
+from specllm.ui.keyboard import echo_off
 
 _MAX_ROWS = 20  # turns in the list of /tokens
 FORCE = "--force"
@@ -87,7 +88,11 @@ class ChatLoop:
 
     def _answer(self, message: str, *, is_again: bool = False) -> None:
         show, chat = self._show, self.chat
-        with self._make_view(show) as view, chat.ask(message, write_note, is_again=is_again) as answer:
+        with (
+            self._make_view(show) as view,
+            echo_off(is_wanted=self._lines.has_bar),  # that input line shows what was typed meanwhile
+            chat.ask(message, view.note, is_again=is_again) as answer,
+        ):
             view.stream(answer)
         reason = answer.finish_reason
         text = str(answer.result()["text"])
@@ -165,7 +170,7 @@ class ChatLoop:
         transcript = Transcript(chat.system, chat.turns, chat.unanswered)
         save(path, transcript, chat.models.plan.target.name, may_replace=name != argument)
         chat.is_saved = True
-        write_note(f"saved {len(chat.turns)} turns in {path}")
+        write_note(f"saved {_turns(len(chat.turns))} in {path}")
 
     def _load(self, name: str) -> None:
         if not self.chat.is_saved:
@@ -177,7 +182,7 @@ class ChatLoop:
         transcript = load(path, self.chat.count)
         system = self.chat.system if transcript.system is None else transcript.system
         self.chat.replace(system, transcript.turns, transcript.unanswered)
-        write_note(f"loaded {len(transcript.turns)} turns from {path}")
+        write_note(f"loaded {_turns(len(transcript.turns))} from {path}")
         if transcript.unanswered is not None:
             write_note("the last message has no answer: /retry asks for one")
 
@@ -227,3 +232,7 @@ class ChatLoop:
 
     def _quit(self, _: str) -> None:
         self._is_over = True
+
+
+def _turns(n: int) -> str:
+    return "1 turn" if n == 1 else f"{n} turns"

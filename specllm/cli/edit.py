@@ -92,8 +92,8 @@ def edit(
     draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
     values: dict[str, Any] = {"variant": region.prompt_variant} if region.prompt_variant else {}
     chosen = sampling.chosen()
-    is_said = any(word.strip() for word in words or [])
-    instruction = read_prompt(words or [], None, reads_pipe=STDIN in (words or [])) if is_said else ""
+    words = words or []
+    instruction = read_prompt(words, None, reads_pipe=STDIN in words, may_be_empty=True)
     with interrupts_deferred():
         from specllm.app.edit import EditRequest, prepare
     request = EditRequest(
@@ -118,6 +118,8 @@ def _check_destination(request: EditRequest, applying: ApplyOptions) -> None:
     if applying.yes and applying.dry_run:
         raise ConfigError("--yes and --dry-run contradict each other", "use one of them")
     if destination is not None:
+        if str(destination) == STDIN:
+            raise ConfigError("--output takes a file, and - is none", "use --dry-run for the diff on stdout")
         if os.path.realpath(destination) == os.path.realpath(request.path):
             raise ConfigError("--output names the file itself", "use --yes")
         if destination.exists():
@@ -177,7 +179,7 @@ def _decide(new: Edit, applying: ApplyOptions) -> _Decided:
         decided = _write(new, applying, (lambda text: None) if applying.as_json else write_note)
     finally:  # also where it cannot be written: generating it took its time
         if not applying.as_json:
-            draw_diff(new.name, new.before, new.after, encoding=new.file.encoding)
+            draw_diff(new.name, new.before, new.after, encoding=new.file.encoding, mark=new.mark)
     if needs_yes and not applying.as_json:
         write_note("nothing was applied: there is no terminal to ask on; pass --yes to apply")
     return decided
@@ -188,10 +190,10 @@ def _write(new: Edit, applying: ApplyOptions, say: Callable[[str], None]) -> _De
     if not new.is_changed or applying.dry_run:
         return _Decided(new)
     if applying.destination is not None:
-        from specllm.app.apply import replace_file
+        from specllm.app.apply import write_beside
 
         with interrupts_ignored():
-            replace_file(applying.destination, new.data, expected=None)
+            write_beside(applying.destination, new.data, like=new.file.path, replaces=applying.yes)
         say(f"wrote {applying.destination}")
         return _Decided(new, is_written=True)
     return _apply(new, say) if applying.yes else _Decided(new)
@@ -247,7 +249,7 @@ def _emit(task: Task, answer: Answer, decided: _Decided, applying: ApplyOptions)
         "edit",
         {
             "path": edit.name,
-            "diff": unified_diff(edit.name, edit.before, edit.after),
+            "diff": unified_diff(edit.name, edit.mark + edit.before, edit.mark + edit.after),
             "is_changed": edit.is_changed,
             "applied": decided.is_applied,
             "output": str(applying.destination) if decided.is_written else None,
@@ -271,7 +273,7 @@ def _undo(file: Path | None, words: list[str], applying: ApplyOptions) -> None:
     if words:
         raise ConfigError("--undo takes a file and no instruction", "leave the instruction out")
     if applying.dry_run:
-        entry = last_edit(file)
+        entry = last_edit(file, is_forced=applying.force)
     else:
         with interrupts_ignored():
             entry = undo_edit(file, is_forced=applying.force)

@@ -18,7 +18,7 @@ MAX_BYTES = 64 * 2**20  # more than any context holds; a wrong file or an endles
 _WIDE_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
-def read_prompt(words: Sequence[str], file: Path | None, *, reads_pipe: bool = True) -> str:
+def read_prompt(words: Sequence[str], file: Path | None, *, reads_pipe: bool = True, may_be_empty: bool = False) -> str:
     """The words, then the file, then what is piped in (`-`, or any pipe on stdin), with empty lines between them.
 
     Without `reads_pipe`, what is piped in is something else.
@@ -32,7 +32,7 @@ def read_prompt(words: Sequence[str], file: Path | None, *, reads_pipe: bool = T
     if reads_pipe and (is_asked_for_stdin or _is_piped()):
         parts.append(_read_stdin())
     prompt = "\n\n".join(part for part in parts if part.strip())
-    if not prompt:
+    if not prompt and not may_be_empty:
         raise ConfigError("there is no prompt", 'give one: specllm generate "...", --prompt-file FILE, or pipe it in')
     return prompt
 

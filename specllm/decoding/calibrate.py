@@ -18,6 +18,7 @@ DEPTH = 256  # tokens in the KV cache while measuring: a short prompt
 _ALWAYS = (1, 4, 16)
 _FIRST = (*_ALWAYS, 64, 2, 32, 8, 128)  # what decides most, in case the time is up early
 _ORDER = (*_FIRST, *(width for width in CALIBRATION_WIDTHS if width not in _FIRST))
+_MOST_ABOVE = 1.25  # times the cheapest width: a busy moment shows more than that
 _PREFILL = 64  # tokens of the forward that tells a draft model's prefill cost
 
 
@@ -57,6 +58,16 @@ def measure_target(
                 told(width, seconds)
     model.rollback(0)
     return points
+
+
+def is_plausible(points: Mapping[int, float]) -> bool:
+    """Whether width 1 is about the cheapest, as it is on every machine; else other work ran beside the measurement."""
+    return points[1] <= _MOST_ABOVE * min(points.values())
+
+
+def steep(points: Mapping[int, float]) -> dict[int, float]:
+    """In place of readings that cannot be: every token costs a forward, so that nothing seems worth drafting."""
+    return {width: width * min(points.values()) for width in CALIBRATION_WIDTHS}
 
 
 def spread_of(readings: Iterable[Sequence[float]]) -> float | None:

@@ -75,12 +75,12 @@ class CostModel:
         if width > self.max_width or seconds <= 0:
             return
         error = math.log(seconds / self.seconds(width))
-        error = max(-_LARGEST_STEP, min(_LARGEST_STEP, error))
+        error = min(_LARGEST_STEP, error)  # but nothing is faster than it can be: then the table is wrong
         i = self._step[width - 1]
         if self.widths[i] != width:  # below its step it may well be cheaper
             return
         self._curve = None
-        rate = max(_RATE, _FIRST_RATE / (1 + self._n_observed[i]))
+        rate = max(_RATE, _FIRST_RATE / (1 + self._n_observed[i])) if error > -_LARGEST_STEP else 1.0
         self._n_observed[i] += 1
         self._log_factor += rate * error * self._reach[i]
 

@@ -125,6 +125,12 @@ def toolbar(answer: Figures | None, room: Room) -> str:
     return joined([*figures(answer, room), "/help"], sys.stdout)
 
 
+def print_greeting(model: str, room: Room) -> None:
+    """One dim line before the first question."""
+    line = joined([harmless(model), f"context {room.n_ctx:,} tokens", "/help lists commands"], sys.stderr)
+    print(f"\x1b[2m{line}\x1b[0m" if has_colour(sys.stderr) else line, file=sys.stderr, flush=True)
+
+
 def _reading(metrics: Metrics) -> Iterator[str]:
     seconds = f", {metrics.prefill_s:.1f} s" if metrics.prefill_s else ""
     yield f"reading {metrics.n_prompt - metrics.n_reused:,} tokens{seconds}"

@@ -75,6 +75,7 @@ def _key_bindings() -> KeyBindings:
             buffer.validate_and_handle()
 
     @keys.add("escape", "enter")
+    @keys.add("escape", "c-j")  # typed while an answer came: the terminal has made a newline of Enter
     def begin_line(event: KeyPressEvent) -> None:
         event.current_buffer.newline(copy_margin=False)
 

@@ -35,11 +35,11 @@ def unified_diff(name: str, before: str, after: str) -> str:
     return "".join(_plain(name, _lines(before), _lines(after)))
 
 
-def draw_diff(name: str, before: str, after: str, *, encoding: str = "utf-8") -> None:
-    """The diff on stdout: for eyes on a terminal, else a patch in the file's own encoding."""
+def draw_diff(name: str, before: str, after: str, *, encoding: str = "utf-8", mark: str = "") -> None:
+    """The diff on stdout: for eyes on a terminal, else a patch in the file's own encoding, with its byte order mark."""
     if not sys.stdout.isatty():
         sys.stdout.flush()
-        sys.stdout.buffer.write(patch_bytes(unified_diff(name, before, after), encoding))
+        sys.stdout.buffer.write(patch_bytes(unified_diff(name, mark + before, mark + after), encoding))
         sys.stdout.buffer.flush()
     elif has_colour(sys.stdout):
         console = Console(file=sys.stdout, highlight=False)
@@ -106,7 +106,8 @@ def _range(first: int, last: int) -> str:
 def _plain(name: str, old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
     hunks = _hunks(old, new)
     if hunks:
-        yield "".join(f"{line}\n" for line in _names(name))
+        end = "\t\n" if " " in name else "\n"  # else `patch` takes what is before the space for the name
+        yield "".join(f"{line}{end}" for line in _names(name))
     for hunk in hunks:
         yield f"{_header(hunk)}\n"
         for kind, a, a_end, b, b_end in hunk:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import Round
-from specllm.ui.console import harmless, has_colour, joined
+from specllm.ui.console import harmless, has_colour, joined, write_note
 from specllm.ui.status import Panel, StatusLine
 
 _COLOURS = {"model": "\x1b[32m", "lookup": "\x1b[36m", "reference": "\x1b[35m", "grammar": "\x1b[33m"}
@@ -79,6 +79,11 @@ class AnswerView:
     def notice(self, text: str) -> None:
         """Shows what takes its time before there is text, in the status line."""
         self._line.show(f" {text}", is_urgent=True)
+
+    def note(self, text: str) -> None:
+        """One line for the person that stays."""
+        self._line.clear()
+        write_note(text)
 
     def stream(self, answer: Answer) -> None:
         """Draws the answer as it comes; the cursor ends in the first column."""

@@ -100,6 +100,10 @@ class StatusLine:
             self._is_in_place = True
             _draw(f"\r{_ERASE_LINE}{''.join(_drawn(what, size, 1))}")
 
+    def clear(self) -> None:
+        """Takes the line away, so that something else can be printed; the next `show` draws it again."""
+        self._release()
+
     def _is_at_margin(self) -> bool:
         size = window_size()
         return size is not None and may_end_at_margin(self._row, size.columns)

@@ -200,6 +200,9 @@ def test_a_region_gets_its_indentation_back() -> None:
     assert reindented(["x"], ["  y"]) == ["  y"]
     assert reindented(["\tx"], ["y"]) == ["\ty"]
     assert reindented(["    x"], []) == []
+    assert reindented(old, ["", "def f(self):", "        return 2"]) == ["", "    def f(self):", "        return 2"]
+    a_string_inside = ['    x = """', "text", '"""']
+    assert reindented(["    x = 1"], a_string_inside) == a_string_inside
 
 
 # Warnings

@@ -80,7 +80,7 @@ def test_a_saved_conversation_goes_on(llama_gguf: Path, tmp_path: Path) -> None:
     chat(llama_gguf, "-s", "be brief", "--message", "one", "--message", f"/save {saved}")
     loaded = chat(llama_gguf, "--load", str(saved), "--message", "two", "--message", "/system", "--json")
     assert loaded.document["result"]["turns"][0]["stats"]["n_prompt"] > 60
-    assert "loaded 1 turns" in loaded.stderr
+    assert "loaded 1 turn from" in loaded.stderr
     assert "be brief" in loaded.stderr
 
 

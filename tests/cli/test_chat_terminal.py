@@ -164,6 +164,36 @@ def test_suspending_and_resizing_leave_a_chat_that_goes_on(terminal: Terminal, t
     assert "cut after 9 tokens" in screen(terminal)
 
 
+def test_what_is_typed_while_an_answer_comes_waits_for_the_next_line(
+    terminal: Terminal, talking_gguf: Path, tmp_path: Path
+) -> None:
+    """It is not echoed into the answer, also not after Ctrl-Z; the shell always has its echo."""
+    start(terminal, talking_gguf, "-n", "2000")
+    assert "context" in terminal.everything().partition("# begins")[2].splitlines()[1]  # the greeting
+    terminal.type("hello")
+    terminal.wait_for(lambda: answers(terminal))
+    terminal.press("C-z")
+    terminal.wait_for(lambda: has_left(terminal))
+    terminal.type(f"stty -a > {tmp_path}/shell; fg")
+    terminal.wait_for(lambda: answers(terminal))
+    terminal.press("-l", "typed")
+    terminal.press("M-Enter")
+    terminal.press("-l", "ahead")
+    terminal.wait_for(lambda: "cut after" in screen(terminal))
+    terminal.wait_for(lambda: "> typed\n. ahead" in "\n".join(row.rstrip() for row in terminal.rows()))
+    assert terminal.everything().count("ahead") == 1
+    terminal.press("Enter")
+    terminal.wait_for(lambda: answers(terminal))
+    terminal.press("C-c")
+    terminal.wait_for(lambda: waits(terminal))
+    terminal.press("C-d")
+    terminal.wait_for(lambda: has_left(terminal))
+    terminal.type(f"stty -a > {tmp_path}/after; echo done")
+    terminal.wait_for_text("\ndone")
+    for name in ("shell", "after"):
+        assert " echo " in (tmp_path / name).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("markdown", [False, True], ids=["plain", "markdown"])
 def test_the_answer_is_all_there(terminal: Terminal, talking_gguf: Path, markdown: bool) -> None:
     start(terminal, talking_gguf, "-n", "60", *(["--markdown"] if markdown else []))
@@ -172,6 +202,13 @@ def test_the_answer_is_all_there(terminal: Terminal, talking_gguf: Path, markdow
     text = squeezed(terminal.everything().partition("> hello")[2].partition("the answer was cut")[0])
     piped = run("chat", "-m", str(talking_gguf), *QUICK, "-n", "60", "-q", "--message", "hello").stdout
     assert text == squeezed(piped.replace("**", "") if markdown else piped)
+
+
+def test_what_is_said_of_a_full_context_stands_on_a_line_of_its_own(terminal: Terminal, talking_gguf: Path) -> None:
+    start(terminal, talking_gguf, "-n", "100", "-c", "256")
+    for message in ("one", "two", "three"):
+        said(terminal, message)
+    assert "\nthe context is full: the model no longer reads" in terminal.everything()
 
 
 def squeezed(text: str) -> str:
@@ -203,14 +240,14 @@ def test_a_locale_without_utf8_does_not_end_it(terminal: Terminal, talking_gguf:
 
 
 def on_terminal(
-    model: Path, marker: bytes, act: Callable[[subprocess.Popen[bytes], int], bool], **env: str
+    model: Path, marker: bytes, act: Callable[[subprocess.Popen[bytes], int], bool], *arguments: str, **env: str
 ) -> tuple[int, bytes]:
     """Exit code and all that was sent to a terminal. Whenever `marker` has come, `act` may type or send a signal; it
     returns False once it is done."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     process = subprocess.Popen(
-        [*COMMAND, "chat", "-m", str(model), *QUICK, "-n", "5"], stdin=theirs, stdout=theirs, stderr=theirs,
+        [*COMMAND, "chat", "-m", str(model), *QUICK, "-n", "5", *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
         env={**os.environ, "TERM": "xterm-256color", **env}, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
@@ -248,3 +285,24 @@ def test_sigterm_at_the_input_line_ends_it_and_gives_the_terminal_back(talking_g
     assert code == -signal.SIGTERM
     assert b"Traceback" not in sent
     assert sent.rindex(b"\x1b[?2004l") > sent.rindex(b"\x1b[?2004h")  # bracketed paste is off again
+
+
+@pytest.mark.parametrize("arguments", [(), ("-q",)], ids=" ".join)
+def test_sigterm_in_an_answer_gives_the_echo_back(talking_gguf: Path, arguments: tuple[str, ...]) -> None:
+    ended_with: list[int] = []
+    typed: list[int] = []  # by the input line's first escape sequence; those of the colours come with the answer
+
+    def act(process: subprocess.Popen[bytes], terminal: int) -> bool:
+        if not typed:
+            typed.append(os.write(terminal, b"hello\r"))
+        modes = termios.tcgetattr(terminal)[3]
+        if not modes & termios.ICANON or modes & termios.ECHO:
+            return True  # the input line has the terminal, or nobody
+        process.send_signal(signal.SIGTERM)
+        process.wait(TIMEOUT_S)
+        ended_with.append(termios.tcgetattr(terminal)[3] & termios.ECHO)
+        return False
+
+    code, _ = on_terminal(talking_gguf, b"\x1b[", act, "-n", "300", "--color-accepted", *arguments)
+    assert code == -signal.SIGTERM
+    assert ended_with == [termios.ECHO]

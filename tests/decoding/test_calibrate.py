@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from specllm.decoding.calibrate import measure_draft, measure_target
-from specllm.decoding.cost import CALIBRATION_WIDTHS
+from specllm.decoding.calibrate import is_plausible, measure_draft, measure_target, steep
+from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
 from tests.fakes import BigramModel
 
 
@@ -75,3 +76,12 @@ def test_a_draft_model_is_timed_token_by_token_and_in_long_forwards():
     assert cost.prefill_token_s == pytest.approx((0.02 + 0.064) / 64)
     assert cost.catch_up_s(101) == pytest.approx(100 * cost.prefill_token_s)
     assert model.n_past == 0
+
+
+def test_readings_in_which_one_token_is_dearer_than_sixteen_cannot_be():
+    busy = {1: 3.18, 4: 2.14, 16: 0.48}
+    assert not is_plausible(busy)
+    assert is_plausible({1: 0.030, 2: 0.047, 12: 0.161, 16: 0.146})
+    assert is_plausible({1: 0.031, 2: 0.030, 4: 0.030})  # a flat machine with a little noise
+    curve = CostModel(steep(busy)).curve
+    assert all(curve >= curve[0] * np.arange(1, len(curve) + 1) * 0.999)

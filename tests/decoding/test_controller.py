@@ -163,6 +163,15 @@ def test_a_machine_that_slows_down_is_followed():
     assert model.seconds(1) < 2.5 * v(1)
 
 
+def test_a_table_measured_beside_other_work_is_wrong_after_one_round():
+    """Nothing is ten times faster than it can be, as a hiccup is ten times slower."""
+    v = MACHINES["this"]
+    model = CostModel({width: 30 * v(width) for width in CALIBRATION_WIDTHS})
+    model.observe(1, v(1))
+    assert model.seconds(1) == pytest.approx(v(1))
+    assert model.seconds(2) / v(2) < 4
+
+
 def test_a_wrong_calibration_point_is_unlearned():
     v = MACHINES["flat"]
     points = {width: v(width) for width in CALIBRATION_WIDTHS}

@@ -42,8 +42,10 @@ def test_yes_applies_and_undo_takes_back(edit: Edit, folder: Path) -> None:
 def test_undo_refuses_a_file_that_changed_unless_forced(edit: Edit, folder: Path) -> None:
     edit("t.py", "--yes", "-q", "Fix add", reply=f"{AFTER}```")
     (folder / "t.py").write_text("mine")
-    refused = edit("t.py", "--undo")
-    assert (refused.code, "--force" in refused.stderr) == (1, True)
+    for rehearsal in ([], ["--dry-run"]):
+        refused = edit("t.py", "--undo", *rehearsal)
+        assert (refused.code, "pass --force" in refused.stderr) == (1, True)
+    assert edit("t.py", "--undo", "--dry-run", "--force").stderr.startswith("would restore")
     assert edit("t.py", "--undo", "--force").code == 0
     assert untouched(folder)
 
@@ -89,6 +91,12 @@ def test_output_goes_elsewhere(edit: Edit, folder: Path) -> None:
     assert (folder / "new.py").read_text() == "x = 1\n"
 
 
+def test_a_new_output_is_as_private_as_the_file(edit: Edit, folder: Path) -> None:
+    (folder / "t.py").chmod(0o700)
+    assert edit("t.py", "-o", "new.py", "Fix add", reply=f"{AFTER}```").code == 0
+    assert (folder / "new.py").stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize(
     ("old", "reply", "new"),
     [
@@ -126,6 +134,19 @@ def test_a_piped_diff_is_a_patch(edit: Edit, folder: Path) -> None:
     (folder / "f.txt").write_bytes(old)
     subprocess.run(["patch", "--binary", "-p1"], input=diff, check=True, capture_output=True, cwd=folder)
     assert (folder / "f.txt").read_bytes() == new
+
+
+@pytest.mark.parametrize("tool", ["patch", "git"])
+def test_a_patch_fits_names_with_spaces_and_a_byte_order_mark(edit: Edit, folder: Path, tool: str) -> None:
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+    file = folder / "a 2020-01-01.txt"
+    file.write_bytes(b"\xef\xbb\xbfa\nb\n")
+    diff = edit(file.name, "Do it", reply="A\nb\n```").stdout
+    assert edit(file.name, "--json", "Do it", reply="A\nb\n```").document["result"]["diff"] == diff
+    command = ["patch", "--binary", "-p1"] if tool == "patch" else ["git", "apply"]
+    subprocess.run(command, input=diff.encode(), check=True, capture_output=True, cwd=folder)
+    assert file.read_bytes() == b"\xef\xbb\xbfA\nb\n"
 
 
 def test_fences_in_the_file_end_nothing(edit: Edit, folder: Path) -> None:

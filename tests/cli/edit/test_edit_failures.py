@@ -104,19 +104,40 @@ def test_a_file_that_changes_while_generating_is_left_alone(
     assert (folder / "t.py").read_text() == "mine"
 
 
+def test_an_output_that_appears_while_generating_is_left_alone(
+    edit: Edit, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = app.conclude
+
+    def conclude(*arguments: Any) -> Any:
+        (folder / "new.py").write_text("mine")
+        return real(*arguments)
+
+    monkeypatch.setattr(app, "conclude", conclude)
+    result = edit("t.py", "-o", "new.py", "Fix add", reply=f"{AFTER}```")
+    assert (result.code, result.stdout) == (1, DIFF)
+    assert "new.py appeared meanwhile, so nothing was written" in result.stderr
+    assert (folder / "new.py").read_text() == "mine"
+
+
 BAD_ARGUMENTS = [
     ([], "there is no file to edit"),
     (["t.py"], "there is no instruction"),
     (["t.py", " "], "there is no instruction"),
+    (["t.py", "-"], "there is no instruction"),
     (["missing.py", "x"], "cannot read missing.py: No such file"),
     ([".", "x"], "is a folder"),
     (["binary", "x"], "is binary"),
     (["read-only", "x"], "is read-only"),
     (["t.py", "x", "--lines", "9:10"], "has lines 1 to 6"),
+    (["t.py", "x", "--lines", "9" * 5000], "no lines"),
     (["t.py", "x", "--lines", "1", "--symbol", "add"], "both name the region"),
     (["t.py", "x", "--symbol", "sub"], "has no sub"),
     (["t.py", "x", "--context", "missing.py"], "cannot read missing.py"),
     (["t.py", "x", "--encoding", "klingon"], "no encoding"),
+    (["t.py", "x", "--encoding", "undefined"], "no encoding"),
+    (["t.py", "x", "--encoding", "\udcff"], "no encoding"),
+    (["t.py", "x", "-o", "-"], "--output takes a file"),
     (["t.py", "x", "--yes", "--dry-run"], "contradict"),
     (["t.py", "x", "-o", "t.py"], "names the file itself"),
     (["t.py", "x", "-o", "none/t.py"], "there is no folder"),
