@@ -15,6 +15,9 @@ DRAFTERS = ("auto", "none", "reference", "lookup", "model")
 
 MAX_LOGPROBS = 20  # alternatives to a token
 
+Overflow = Literal["drop", "error"]  # what a chat does when its context is full: drop the oldest turns, or refuse
+OVERFLOWS: tuple[Overflow, ...] = ("drop", "error")
+
 CONTROLLED_DRAFT_LENGTH = 127  # the most a controller may choose: the widest block that is measured is 128
 
 GpuLayers = int | Literal["auto", "all"]

@@ -15,6 +15,7 @@ import stat
 from pathlib import Path
 
 from specllm.errors import ConfigError, StorageError
+from specllm.models.disk import sync_folder
 
 
 def digest_of(data: bytes) -> str:
@@ -97,16 +98,6 @@ def write_beside(path: Path, data: bytes, *, like: Path, replaces: bool) -> None
 def partial_name(name: str) -> str:
     """Short however long the file's own name is: a folder's names end at 255 bytes."""
     return f".specllm-{digest_of(os.fsencode(name))[:16]}.partial"
-
-
-def sync_folder(folder: Path) -> None:
-    """The names in `folder` are on the disk, where the system can promise that."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _take_over(target: Path, partial: Path, mode: int) -> None:

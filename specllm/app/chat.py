@@ -9,20 +9,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from specllm.app.chat_models import ChatModels
 from specllm.app.chat_template import Message
 from specllm.app.chat_tokens import ChatTokenizer, shown_tokens
 from specllm.app.generate import Answer
 from specllm.app.generation import FinishReason, Generation
+from specllm.config import Overflow
 from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import Token
 from specllm.errors import ConfigError, ContextFull
 from specllm.runtime.interrupt import abort_on_interrupt
 
-Overflow = Literal["drop", "error"]
-OVERFLOWS: tuple[Overflow, ...] = ("drop", "error")
 _KEPT_FIGURES = ("n_prompt", "n_reused", "n_prefilled", "ttft_s", "decode_tok_per_s", "n_drafted", "n_accepted")
 
 

@@ -15,7 +15,7 @@ from specllm.app.generation import Generation, Session
 from specllm.app.loading import Loader
 from specllm.app.models import LocatedModel, locate_pair
 from specllm.app.offload import settled_gpu_layers
-from specllm.config import CONTROLLED_DRAFT_LENGTH, SamplingConfig
+from specllm.config import CONTROLLED_DRAFT_LENGTH, DRAFTERS, SamplingConfig
 from specllm.decoding.protocols import Token
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import ConfigError
@@ -24,7 +24,7 @@ from specllm.runtime.grammar import GrammarConstraint
 from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import DEFAULT_CTX, Weights
 
-DRAFTERS = ("auto", "none", "lookup", "model")  # those that need no text to predict an answer from
+CHAT_DRAFTERS = tuple(name for name in DRAFTERS if name != "reference")  # which needs a text to predict the answer from
 SETTINGS = (*(field.name for field in fields(SamplingConfig) if field.name != "logit_bias"), "max_tokens")
 _ABBREVIATIONS = {"temp": "temperature", "t": "temperature", "n": "max_tokens"}
 
@@ -98,8 +98,8 @@ class ChatModels:
 
     def use_drafter(self, name: str, notice: Callable[[str], None]) -> None:
         """Answers from now on are drafted by that one; what it needs and is not there is loaded and measured now."""
-        if name not in DRAFTERS:
-            raise ConfigError(f"no drafter {name!r} for a chat", f"use one of {', '.join(DRAFTERS)}")
+        if name not in CHAT_DRAFTERS:
+            raise ConfigError(f"no drafter {name!r} for a chat", f"use one of {', '.join(CHAT_DRAFTERS)}")
         if name == "model" and self._draft_model is None:
             raise ConfigError(
                 f"{self.plan.target.name} has no draft model",

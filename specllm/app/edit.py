@@ -194,8 +194,7 @@ def conclude(task: Task, answered: Answer) -> Edit:
         step = "pass a larger -n" if is_ours else f"the context of {answered.plan.context.n_ctx:,} tokens is full"
         raise BadReply(f"the new text was cut after {metrics.n_committed:,} tokens", f"{step}; or {_SMALLER}")
     last = answered.last_round
-    text = str(answered.result()["text"])
-    return edit_from(task, task.prompt.reply(text, is_stopped=last is not None and last.reason == "stop"))
+    return edit_from(task, task.prompt.reply(answered.text, is_stopped=last is not None and last.reason == "stop"))
 
 
 def edit_from(task: Task, reply: str) -> Edit:

@@ -131,6 +131,11 @@ class Answer:
         self._generation.interrupt()
 
     @property
+    def text(self) -> str:
+        """What was generated so far."""
+        return self._generation.text
+
+    @property
     def metrics(self) -> Metrics:
         return self._generation.metrics
 
@@ -172,7 +177,7 @@ class Answer:
     def result(self) -> dict[str, object]:
         """For the `result` part of a JSON document."""
         result: dict[str, object] = {
-            "text": self._generation.text,
+            "text": self.text,
             "finish_reason": self.finish_reason,
             "strategy": self.strategy,
             "stats": self.metrics.as_dict(),

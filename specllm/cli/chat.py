@@ -15,7 +15,7 @@ import typer
 from specllm.cli import envelope, options
 from specllm.cli.signals import interrupts_deferred
 from specllm.cli.structure import StructureOptions
-from specllm.config import GenerateConfig
+from specllm.config import OVERFLOWS, GenerateConfig
 from specllm.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from specllm.ui.chat_lines import Input
     from specllm.ui.generate import AnswerView
 
-OVERFLOWS = ("drop", "error")
 _chat = functools.partial(typer.Option, rich_help_panel="Chat")
 _output = functools.partial(typer.Option, rich_help_panel="Output")
 
@@ -99,7 +98,7 @@ def chat(
     with contextlib.ExitStack() as stack:
         with AnswerView(has_text=False, has_status=not output.quiet) as view:
             loaded = stack.enter_context(open_models(wanted, view.notice))
-        talking = Chat(loaded, system=talk.system, overflow=talk.overflow)  # type: ignore[arg-type]
+        talking = Chat(loaded, system=talk.system, overflow=talk.overflow)
         lines = _input(talk.message, talking)
         show = Show(
             has_text=not output.as_json, has_status=not output.quiet, has_table=output.stats,
@@ -130,7 +129,7 @@ def _input(messages: list[str] | None, chat: Chat) -> Input:
         return PlainInput()
     with interrupts_deferred():
         from specllm.app.chat_commands import COMMANDS
-        from specllm.app.chat_models import DRAFTERS, SETTINGS
+        from specllm.app.chat_models import CHAT_DRAFTERS, SETTINGS
         from specllm.app.state import state_dir
         from specllm.ui.chat import toolbar
         from specllm.ui.chat_input import FILES, TerminalInput
@@ -138,7 +137,7 @@ def _input(messages: list[str] | None, chat: Chat) -> Input:
     return TerminalInput(
         history=state_dir() / "chat_history",
         commands={command.name: command.says for command in COMMANDS},
-        choices={"drafter": DRAFTERS, "set": SETTINGS, "save": FILES, "load": FILES},
+        choices={"drafter": CHAT_DRAFTERS, "set": SETTINGS, "save": FILES, "load": FILES},
         bar=lambda: toolbar(chat.last_figures, chat),
     )
 

@@ -95,7 +95,7 @@ class ChatLoop:
         ):
             view.stream(answer)
         reason = answer.finish_reason
-        text = str(answer.result()["text"])
+        text = answer.text
         self.results.append({"user": message, "text": text, "finish_reason": reason, "stats": answer.metrics.as_dict()})
         if show.has_text and not sys.stdout.isatty() and text and not text.endswith("\n"):
             print(flush=True)

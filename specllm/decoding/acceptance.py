@@ -1,7 +1,8 @@
 """How likely the target is to accept a drafted token, given that it is reached: counted by drafter and evidence.
 
-A fully accepted draft only proves "at least so many", so only tokens that the target judged are counted: each accepted one,
-and the one it corrected. That is the conditional chance (a hazard), not the average over all drafted tokens.
+A fully accepted draft only proves "at least so many", so only tokens that the target judged are counted: each it said too, and
+the first where it said something else. That is the conditional chance (a hazard), not the average over all drafted tokens. A
+proposal need not be verified for that: what the target says instead judges it as well.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ class Controller:
         best = int(np.argmax(tokens / seconds))
         return Option(best + 1, float(tokens[best] / seconds[best]))
 
-    def _probe(self, seconds: Floats, extra_s: float = 0.0) -> Option:
+    def _probe(self, seconds: Floats, extra_s: float) -> Option:
         """The draft that tells most for what it may lose, if that fits the budget; nothing where luck could not make it pay.
 
         `seconds` of a round by draft length from 1 on; `extra_s` once.

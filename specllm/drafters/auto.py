@@ -28,6 +28,7 @@ class AutoDrafter:
         self._model = model
         self._is_first = True
         self._proposals: dict[str, _Proposal] = {}
+        self._length = 0  # of the draft model's probe
         self._n_pending = 0  # context tokens the draft model was fed in this round
         if model is not None:
             model.rule = self._rule
@@ -55,7 +56,7 @@ class AutoDrafter:
             return EMPTY_DRAFT
         if source == "model" and self._model is not None:
             self._n_pending = n_pending
-            self._length = options["model"].length if options["model"].is_probe else k
+            self._length = options["model"].length  # what counts for a probe alone
             draft = self._model.propose(context, k)
             if self._model.dropped.tokens:  # a guess that cost a forward, though nobody verifies it
                 self._proposals["model"] = _Proposal(self._model.dropped, len(context))

@@ -32,6 +32,7 @@ REFERENCE_PRIOR = {
     _SUBSTITUTED: 0.5,
 }
 
+_BEGINNING = 4  # agreeing tokens that the beginning of the answer is worth
 _SURE = 16  # tokens that agreed; from there on nobody looks for a better place
 _WINDOW = 100  # tokens of the reference that a change may skip
 _BONUS = 4.0  # agreeing tokens that the nearest place is worth
@@ -67,9 +68,7 @@ class ReferenceDrafter:
         self._n_prompt = len(context) - start  # where the answer begins
         self._pointer = start  # where the reference goes on, if it does
         self._pending: tuple[Token, ...] = ()
-        self._agreed = (
-            start + 4
-        )  # tokens in front of the pointer that the answer agrees with; a beginning is sure of itself
+        self._agreed = start + _BEGINNING  # tokens in front of the pointer that the answer agrees with
         self._is_near = True
         self._left_at = start  # the pointer where the answer parted from the reference
         self._parted_at: int | None = None  # and where in the context; None where no change is open
@@ -157,11 +156,12 @@ class ReferenceDrafter:
             self._is_near = 0 <= best - self._left_at <= _WINDOW
 
     def _nearest(self, token: Token) -> list[int]:
+        """The places behind `token` around the one that was left, most of them after it."""
         places = self._places.get(token, [])
         if len(places) <= _MOST_PLACES:
             return places
-        first = min(bisect_left(places, self._left_at), len(places) - _MOST_PLACES // 2)
-        first = max(first - _MOST_PLACES // 4, 0)
+        first = bisect_left(places, self._left_at) - _MOST_PLACES // 4
+        first = max(0, min(first, len(places) - _MOST_PLACES))
         return places[first : first + _MOST_PLACES]
 
     def _learn(self, context: Sequence[Token], parted_at: int) -> None:

@@ -185,10 +185,11 @@ def test_a_wrong_calibration_point_is_unlearned():
 
 
 def test_what_probing_may_lose_is_a_hundredth_of_the_time():
-    v = MACHINES["steep"]
-    machine = Machine(v, 0.0, 0.0)
-    controller = Controller(cost_model(v), {"lookup": Acceptance({}, 0.1)})
-    run_lookup(machine, controller, 3000)
+    v = MACHINES["flat"]
+    machine = Machine(v, 0.0, 0.2 * v(1))
+    controller = Controller(cost_model(v), {"model": Acceptance({}, 0.05)}, DraftCost(0.2 * v(1), 0.02 * v(1)))
+    run_model(machine, controller, 3000)
+    assert sum(controller.lengths["model"].values()) >= 50, "nothing was tried"
     assert machine.seconds <= 1.011 * machine.n_tokens * v(1)
 
 
