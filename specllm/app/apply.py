@@ -8,6 +8,7 @@ never taken for anything, and is gone with the next edit of that file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -47,7 +48,7 @@ def require_writable_folder(target: Path) -> None:
 def digest_now(path: Path) -> str | None:
     """Of the file as it is now; None where there is none that can be read."""
     try:
-        return digest_of(path.read_bytes())
+        return digest_of(path.read_bytes()) if path.is_file() else None  # reading a pipe would wait
     except OSError:
         return None
 
@@ -76,8 +77,10 @@ def replace_file(path: Path, data: bytes, *, expected: str | None, mode: int = 0
             partial.unlink(missing_ok=True)
         sync_folder(target.parent)
     except OSError as error:
+        refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
         raise StorageError(
-            f"cannot write {path}: {error.strerror or error}; it is as it was", "free some space, or use --output"
+            f"cannot write {path}: {error.strerror or error}; it is as it was",
+            f"make {target.parent} writable" if refused else f"check {target.parent} and the space on its disk",
         ) from error
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from specllm.app.edit_ends import command_for_ends, is_about_ends_alone
 from specllm.app.edit_prompts import DEFAULT_VARIANT, EditPrompt, Region, edit_prompt, variant_named
 from specllm.app.edit_region import region_of_lines, region_of_symbol
-from specllm.app.edit_reply import complaints, lines_of_reply, reindented
+from specllm.app.edit_reply import complaints, lines_of_reply, loses_end, reindented
 from specllm.app.generate import Answer, GenerateRequest, answer
 from specllm.app.models import locate_pair
 from specllm.app.text_file import TextFile, read_text_file
@@ -26,6 +27,7 @@ from specllm.models.gguf_header import read_header
 GROWTH_TOKENS = 1024  # room for what an edit adds
 # An edit is mostly a copy, which penalties for repetition would spoil; what is set on the command line stands.
 _SAMPLING = {"temperature": 0.0, "repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+_MORE_EXACTLY = "say more exactly what to change and where, or use a larger model"
 _SMALLER = "edit a part of it: --lines A:B or --symbol NAME"
 
 
@@ -60,6 +62,7 @@ class Task:
     prompt: EditPrompt
     request: GenerateRequest
     warnings: tuple[str, ...]
+    hint_if_unchanged: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,10 @@ def prepare(request: EditRequest) -> Task:
         raise ConfigError("--lines and --symbol both name the region", "use one of them")
     variant = variant_named(request.variant)
     file = read_text_file(request.path, request.encoding)
+    command = command_for_ends(request.instruction, shown_name(request.path))
+    step = "use your editor" if file.encoding.startswith(("utf-16", "utf-32")) else f"run {command}"
+    if command and is_about_ends_alone(request.instruction):
+        raise ConfigError("an edit keeps line ends and the final newline as they are", step)
     region = None
     if request.lines:
         region = region_of_lines(request.lines, len(file.lines))
@@ -123,7 +130,8 @@ def prepare(request: EditRequest) -> Task:
     prompt = edit_prompt(
         variant, shown_name(request.path), file.lines, request.instruction, region=region, contexts=contexts
     )
-    return Task(file, region, prompt, _generate_request(request, prompt), tuple(_remarks(file)))
+    hint = f"line ends and the final newline stay as they are; {step}" if command else _MORE_EXACTLY
+    return Task(file, region, prompt, _generate_request(request, prompt), tuple(_remarks(file)), hint)
 
 
 def _remarks(file: TextFile) -> Iterator[str]:
@@ -176,9 +184,9 @@ def answering(task: Task, notice: Callable[[str], None] = lambda text: None) -> 
 
 
 def _require_room(opened: Answer) -> None:
-    """The reply is about as long as what is edited, which is the prediction."""
+    """The reply is about as long as what is edited, which is the prediction; at most what -n allows."""
     n_prompt, n_ctx = opened.metrics.n_prompt, opened.plan.context.n_ctx
-    n_edited = opened.metrics.n_prediction
+    n_edited = min(opened.metrics.n_prediction, opened.plan.generate.max_tokens)
     if n_prompt + n_edited > n_ctx:
         raise ContextFull(
             f"the prompt is {n_prompt:,} tokens, the new text about {n_edited:,}, and the context holds {n_ctx:,}",
@@ -193,8 +201,13 @@ def conclude(task: Task, answered: Answer) -> Edit:
         is_ours = metrics.n_committed >= answered.plan.generate.max_tokens
         step = "pass a larger -n" if is_ours else f"the context of {answered.plan.context.n_ctx:,} tokens is full"
         raise BadReply(f"the new text was cut after {metrics.n_committed:,} tokens", f"{step}; or {_SMALLER}")
+    return edit_from(task, reply_of(task, answered))
+
+
+def reply_of(task: Task, answered: Answer) -> str:
+    """The reply so far, with what was given to the model and what it was stopped at."""
     last = answered.last_round
-    return edit_from(task, task.prompt.reply(answered.text, is_stopped=last is not None and last.reason == "stop"))
+    return task.prompt.reply(answered.text, is_stopped=last is not None and last.reason == "stop")
 
 
 def edit_from(task: Task, reply: str) -> Edit:
@@ -203,14 +216,19 @@ def edit_from(task: Task, reply: str) -> Edit:
     new = lines_of_reply(reply)
     remarks = []
     first, last = (region.first, region.last) if region else (0, len(file.lines))
-    if not any(line.strip() for line in new):
+    old = file.lines[first:last]
+    if not any(map(str.strip, new)):
         new = []
-        if region:
+        if not any(map(str.strip, old)):
+            new = list(old)
+        elif region:
             remarks.append("the new text of these lines is empty: they are deleted")
-        elif file.lines:
+        else:
             raise BadReply("the new text is empty", "say the instruction in other words")
+    elif not reply.endswith(f"\n{task.prompt.fence}") and loses_end(old, new):
+        # The model went on behind that fence, or ended with another one.
+        remarks.append("the old text's last line is missing: a fence inside the new text may have cut it")
     if region:
-        old = file.lines[first:last]
         fitted = reindented(old, new)
         if fitted != new:
             remarks.append("the new lines came without their indentation and got it back")

@@ -18,7 +18,7 @@ from typing import Any
 
 from specllm.app.apply import digest_now, digest_of, replace_file
 from specllm.app.state import state_dir
-from specllm.errors import ConfigError, StorageError
+from specllm.errors import ConfigError, SpecllmError, StorageError
 from specllm.models.disk import locked
 
 MOST = 100  # edits that are kept
@@ -59,7 +59,13 @@ def apply_edit(path: Path, before: bytes, after: bytes) -> None:
     """
     folder = open_history()
     with locked(folder / "lock"):
-        entry = _add(folder, path, before, after)
+        try:
+            entry = _add(folder, path, before, after)
+        except StorageError as error:
+            raise StorageError(
+                f"{path} was left alone, for its old text cannot be kept for --undo: {error.message}",
+                "free some space there, set SPECLLM_STATE_DIR to another folder, or use --output",
+            ) from None
         try:
             replace_file(path, after, expected=digest_of(before))
         except StorageError:
@@ -106,6 +112,16 @@ def undo_edit(path: Path | None, *, is_forced: bool = False) -> Entry:
             raise _refusal(entry, now)
         _drop(entry.file)
         return entry
+
+
+def keep(what: str, data: bytes) -> Path | None:
+    """The file beside the history that now holds `data`, in the place of the last `what`; None where it cannot be kept."""
+    try:
+        file = open_history() / f"last-{what.replace(' ', '-')}"
+        replace_file(file, data, expected=None, mode=0o600)
+    except SpecllmError:
+        return None
+    return file
 
 
 def _is_as_left(entry: Entry, now: bytes | None) -> bool:
@@ -170,10 +186,17 @@ def _key(target: Path) -> str:
 
 
 def _read(path: Path) -> bytes | None:
+    """What the file holds; None where it is gone. Raises StorageError where there is something that cannot be kept."""
     try:
+        if path.exists() and not path.is_file():
+            raise StorageError(f"{path} is no file by now, so nothing was undone", "move it away first")
         return path.read_bytes()
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StorageError(
+            f"cannot read {path}: {error.strerror}; nothing was undone", "make it readable, or move it away, first"
+        ) from None
 
 
 def _drop(file: Path) -> None:

@@ -78,6 +78,7 @@ class EditPrompt:
     prompt: str
     prediction: str  # the block as it stands in the prompt
     answer_start: str
+    fence: str  # of the block
     stop: tuple[str, ...]  # what can only follow the end of the block
 
     def reply(self, text: str, *, is_stopped: bool) -> str:
@@ -119,7 +120,7 @@ def edit_prompt(
     answer_start = variant.answer_start.format(opening=opening(path, fence))
     # With the newline behind it: a fence that opens a block inside the new text goes on with a language.
     stop = (f"\n{fence}\n",) if answer_start.startswith(fence) else ()
-    return EditPrompt("".join(shown) + template.format(**values), block, answer_start, stop)
+    return EditPrompt("".join(shown) + template.format(**values), block, answer_start, fence, stop)
 
 
 def _joined(lines: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import json
@@ -19,6 +20,8 @@ _AGAIN = "say the instruction in other words, or use a larger model"
 _LEFT_OUT = re.compile(
     r"^\s*(#|//|/\*|<!--|--|;|%)?\s*(\.\.\.|…).*|^\s*(#|//|/\*|<!--|--|;|%).*(\.\.\.|…)\s*(\*/|-->)?\s*$"
 )
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+_ALIKE = 0.6  # of two lines: what difflib calls a close match
 _MUCH_SHORTER = 0.7  # small models like to give the changed function alone
 _LEFT_OUT_WORDS = re.compile(
     r"\b(rest|remain\w*|existing|unchanged|same|other|previous|omitted|before)\b", re.IGNORECASE
@@ -26,17 +29,17 @@ _LEFT_OUT_WORDS = re.compile(
 
 
 def lines_of_reply(reply: str) -> list[str]:
-    """The lines inside the reply's one code block.
+    """The lines inside the one code block of a reply that is whole, not cut at a token limit.
 
     Blocks nest: a fence with a language inside the block opens another one, and the next bare fence of its length closes that.
+    Small models close a block of four backticks with three: as the last line that is its end, unless it ends a block inside.
     Raises BadReply where there is no block, more than one, or one that does not end.
     """
     lines, _ = split_lines(reply)
     blocks: list[list[str]] = []
     open_fences: list[int] = []  # lengths, the outermost first
     for line in lines:
-        match = _FENCE.match(line)
-        n, language = (len(match[1]), match[2].strip()) if match else (0, "")
+        n, language = _fence(line)
         if not open_fences:
             if n:
                 open_fences.append(n)
@@ -52,10 +55,42 @@ def lines_of_reply(reply: str) -> list[str]:
     if not blocks:
         raise BadReply("the reply holds no code block", _AGAIN)
     if open_fences:
-        raise BadReply("the reply's code block does not end", _AGAIN)
+        end = _short_end(blocks[-1])
+        if end is None:
+            raise BadReply("the reply's code block does not end", _AGAIN)
+        del blocks[-1][end:]
     if len(blocks) > 1:
         raise BadReply(f"the reply holds {len(blocks)} code blocks and no way to tell which is meant", _AGAIN)
     return blocks[0]
+
+
+def _fence(line: str) -> tuple[int, str]:
+    """The length of the fence that the line is, 0 where it is none, and its language."""
+    match = _FENCE.match(line)
+    return (len(match[1]), match[2].strip()) if match else (0, "")
+
+
+def _short_end(block: Sequence[str]) -> int | None:
+    """Which line is the last with something in it, where that is a bare fence and no block inside is open there."""
+    last = max((n for n, line in enumerate(block) if line.strip()), default=0)
+    if not block or not _fence(block[last])[0] or _fence(block[last])[1]:
+        return None
+    open_fence = 0
+    for line in block[:last]:
+        n, language = _fence(line)
+        if not open_fence:
+            open_fence = n
+        elif n >= open_fence and not language:
+            open_fence = 0
+    return None if open_fence else last
+
+
+def loses_end(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether the last old line is missing where the new ones end; empty lines do not count."""
+    old, new = ([line for line in lines if line.strip()] for lines in (old, new))
+    *same, _ = difflib.SequenceMatcher(None, old, new).get_matching_blocks()
+    a, b, size = same[-1] if same else (0, 0, 0)
+    return a + size < len(old) and not difflib.get_close_matches(old[-1], new[b + size :], n=1, cutoff=_ALIKE)
 
 
 def reindented(old: Sequence[str], new: Sequence[str]) -> list[str]:
@@ -85,7 +120,7 @@ def indentation(lines: Sequence[str]) -> str:
 
 
 def complaints(path: PurePath, old: str, new: str) -> list[str]:
-    """What looks wrong about a file's new text: no longer to be parsed, or lines left out with a remark."""
+    """What looks wrong about a file's new text: no longer to be parsed, lines left out with a remark, a text that is none."""
     found = []
     parse = _PARSERS.get(path.suffix.lower())
     if parse and (fault := parse(new)) and not (old.strip() and parse(old)):
@@ -93,6 +128,8 @@ def complaints(path: PurePath, old: str, new: str) -> list[str]:
     old_lines, new_lines = split_lines(old)[0], split_lines(new)[0]
     if len(new_lines) < _MUCH_SHORTER * len(old_lines):
         found.append(f"the new text has {len(new_lines)} lines instead of {len(old_lines)}")
+    if (control := _CONTROL.search(new)) and control.group() not in old:
+        found.append(f"the new text holds the control character U+{ord(control.group()):04X}")
     known = set(old_lines)
     for n, line in enumerate(new_lines, start=1):
         if line not in known and _LEFT_OUT.match(line) and _LEFT_OUT_WORDS.search(line):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specllm.cli import envelope, options
-from specllm.cli.editor import edit_in_editor, interrupts_ignored
+from specllm.cli.edit_apply import Decided, decide, diff_of, name_kept, text_kept
+from specllm.cli.editor import interrupts_ignored
 from specllm.cli.prompt import STDIN, read_prompt
 from specllm.cli.signals import interrupts_deferred
 from specllm.errors import AnswerIsNo, ConfigError, SpecllmError
 
 if TYPE_CHECKING:
-    from specllm.app.edit import Edit, EditRequest, Task
+    from specllm.app.edit import EditRequest, Task
     from specllm.app.generate import Answer
 
 _request = functools.partial(typer.Option, rich_help_panel="Request")
@@ -46,8 +46,9 @@ class EditOptions:
     ] = None
     max_tokens: Annotated[
         int | None,
-        _request("--max-tokens", "-n", metavar="N", help="Most tokens; by default about twice the file's."),
-    ] = None
+        _request("--max-tokens", "-n", metavar="N",
+                 help="Most tokens to generate; by default enough for the text as it is, with room to grow."),
+    ] = None  # fmt: skip
     raw: Annotated[bool, _request("--raw", help="No chat template.")] = False
     prompt_variant: Annotated[str | None, _request("--prompt-variant", hidden=True)] = None
 
@@ -72,6 +73,7 @@ class ApplyOptions:
 @options.spread
 def edit(
     *,
+    call: typer.Context,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="The file to edit.", show_default=False)] = None,
     words: Annotated[
         list[str] | None, typer.Argument(metavar="INSTRUCTION", help="What to change; - reads it from stdin.")
@@ -85,6 +87,7 @@ def edit(
 ) -> None:
     """Edit a file by instruction: show the diff, ask, and write all or nothing. Exit code 3 if nothing changed."""
     if applying.undo:
+        _require_only_undo(call)
         _undo(file, words or [], applying)
         return
     if file is None:
@@ -136,120 +139,44 @@ def _check_destination(request: EditRequest, applying: ApplyOptions) -> None:
 
 def _run(task: Task, applying: ApplyOptions) -> None:
     with interrupts_deferred():
-        from specllm.app.edit import answering, conclude
-        from specllm.ui.console import write_note
+        from specllm.app.edit import answering, conclude, reply_of
+        from specllm.ui.console import harmless, write_note
         from specllm.ui.generate import AnswerView, print_stats_table, stats_line
 
-    with AnswerView(has_text=False, has_status=not applying.quiet) as view, answering(task, view.notice) as answer:
-        view.stream(answer)
-    if answer.finish_reason == "interrupted":
-        raise KeyboardInterrupt  # unlike half an answer, half an edit is nothing to keep
-    if applying.stats:
-        print_stats_table(answer)
-    new = conclude(task, answer)
+    answer: Answer | None = None
+    try:
+        with AnswerView(has_text=False, has_status=not applying.quiet) as view, answering(task, view.notice) as answer:
+            view.stream(answer)
+        if answer.finish_reason == "interrupted":
+            raise KeyboardInterrupt  # unlike half an answer, half an edit is nothing to keep
+        if applying.stats:
+            print_stats_table(answer)
+        new = conclude(task, answer)
+    except SpecllmError as error:
+        if answer is not None and answer.text:
+            reply = reply_of(task, answer)
+            is_kept = name_kept(error, "reply", reply.encode(), as_json=applying.as_json, reply=reply)
+            if not applying.as_json and (sys.stderr.isatty() or not is_kept):
+                write_note(harmless(reply))
+        raise
     if not applying.quiet and not applying.as_json:
         write_note(stats_line(answer))
-    if not applying.as_json:
-        _warn((*task.warnings, *new.warnings))
-    decided = _decide(new, applying)
+    decided = decide(new, (*task.warnings, *new.warnings), applying)
     if applying.as_json:
-        _emit(task, answer, decided, applying)
+        with text_kept(decided.edit):
+            _emit(task, answer, decided, applying)
     if not new.is_changed:
-        raise AnswerIsNo(
-            "the model changed nothing", "say more exactly what to change and where, or use a larger model"
-        )
+        raise AnswerIsNo("the model changed nothing", task.hint_if_unchanged)
 
 
-@dataclass(frozen=True)
-class _Decided:
-    edit: Edit
-    is_applied: bool = False
-    is_written: bool = False  # to --output
-
-
-def _decide(new: Edit, applying: ApplyOptions) -> _Decided:
-    """Shows the edit and writes it where that is wanted; with --json only the latter."""
-    from specllm.ui.console import write_note
-    from specllm.ui.edit import draw_diff
-
-    needs_yes = new.is_changed and not (applying.yes or applying.dry_run or applying.destination)
-    if needs_yes and not applying.as_json and sys.stdin.isatty() and sys.stdout.isatty():
-        return _ask(new)
-    try:
-        decided = _write(new, applying, (lambda text: None) if applying.as_json else write_note)
-    finally:  # also where it cannot be written: generating it took its time
-        if not applying.as_json:
-            draw_diff(new.name, new.before, new.after, encoding=new.file.encoding, mark=new.mark)
-    if needs_yes and not applying.as_json:
-        write_note("nothing was applied: there is no terminal to ask on; pass --yes to apply")
-    return decided
-
-
-def _write(new: Edit, applying: ApplyOptions, say: Callable[[str], None]) -> _Decided:
-    """Applies the edit, or writes its text to --output, if the options say so."""
-    if not new.is_changed or applying.dry_run:
-        return _Decided(new)
-    if applying.destination is not None:
-        from specllm.app.apply import write_beside
-
-        with interrupts_ignored():
-            write_beside(applying.destination, new.data, like=new.file.path, replaces=applying.yes)
-        say(f"wrote {applying.destination}")
-        return _Decided(new, is_written=True)
-    return _apply(new, say) if applying.yes else _Decided(new)
-
-
-def _apply(new: Edit, say: Callable[[str], None]) -> _Decided:
-    from specllm.app.edit_history import apply_edit
-
-    with interrupts_ignored():  # it is whole either way, and what is said afterwards should be true
-        apply_edit(new.file.path, new.file.data, new.data)
-    say(f"edited {new.name}; specllm edit --undo takes it back")
-    return _Decided(new, is_applied=True)
-
-
-def _ask(new: Edit) -> _Decided:
-    """Shows the edit and asks until there is a yes or a no; `e` changes what is asked about."""
-    from specllm.ui.console import write_note
-    from specllm.ui.edit import ask_to_apply, draw_diff
-
-    draw_diff(new.name, new.before, new.after)
-    while True:
-        answer = ask_to_apply()
-        if answer == "y":
-            return _apply(new, write_note)
-        if answer == "n":
-            write_note("nothing was applied")
-            return _Decided(new)
-        try:
-            new = new.rewritten(edit_in_editor(new.data, new.file.path.name))
-        except SpecllmError as error:
-            write_note(f"error: {error.message}\nhint: {error.hint}")
-            continue
-        draw_diff(new.name, new.before, new.after)
-        _warn(new.warnings)
-        if not new.is_changed:
-            write_note("nothing is left to apply")
-            return _Decided(new)
-
-
-def _warn(warnings: Sequence[str]) -> None:
-    from specllm.ui.console import write_note
-
-    for warning in warnings:
-        write_note(f"warning: {warning}")
-
-
-def _emit(task: Task, answer: Answer, decided: _Decided, applying: ApplyOptions) -> None:
-    from specllm.ui.edit import unified_diff
-
+def _emit(task: Task, answer: Answer, decided: Decided, applying: ApplyOptions) -> None:
     edit = decided.edit
     result = answer.result()
     envelope.emit(
         "edit",
         {
             "path": edit.name,
-            "diff": unified_diff(edit.name, edit.mark + edit.before, edit.mark + edit.after),
+            "diff": diff_of(edit),
             "is_changed": edit.is_changed,
             "applied": decided.is_applied,
             "output": str(applying.destination) if decided.is_written else None,
@@ -266,12 +193,25 @@ def _emit(task: Task, answer: Answer, decided: _Decided, applying: ApplyOptions)
     )
 
 
+_UNDO_TAKES = {"file", "words", "undo", "force", "dry_run", "yes", "as_json", "quiet", "verbose", "debug"}
+
+
+def _require_only_undo(call: typer.Context) -> None:
+    """Raises ConfigError for an option on the command line that says nothing about what is taken back."""
+    for option in call.command.params:
+        source = call.get_parameter_source(option.name or "")
+        if option.name not in _UNDO_TAKES and source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(f"--undo does nothing with {option.opts[0]}", "leave it out")
+
+
 def _undo(file: Path | None, words: list[str], applying: ApplyOptions) -> None:
     from specllm.app.edit_history import last_edit, undo_edit
     from specllm.ui.console import write_note
 
     if words:
         raise ConfigError("--undo takes a file and no instruction", "leave the instruction out")
+    if applying.yes and applying.dry_run:
+        raise ConfigError("--yes and --dry-run contradict each other", "use one of them")
     if applying.dry_run:
         entry = last_edit(file, is_forced=applying.force)
     else:

@@ -33,8 +33,10 @@ def interrupts_ignored() -> Iterator[None]:
 def edit_in_editor(data: bytes, name: str) -> bytes:
     """What the user makes of `data` in $VISUAL or $EDITOR, in a temporary file that ends as `name` does.
 
-    Raises ConfigError where there is no such editor, StorageError where it failed.
+    Raises ConfigError where there is no such editor, StorageError where it failed; what it had saved by then is kept.
     """
+    from specllm.app.edit_history import keep
+
     command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or _FALLBACK
     hint = "set VISUAL or EDITOR to an editor that waits until you close it"
     try:
@@ -47,9 +49,12 @@ def edit_in_editor(data: bytes, name: str) -> bytes:
             file.write_bytes(data)
             with interrupts_ignored():
                 code = subprocess.run([*words, str(file)], check=False).returncode
+            edited = file.read_bytes()
             if code:
-                raise StorageError(f"the editor {command} ended with {code}", hint)
-            return file.read_bytes()
+                kept = keep("new text", edited) if edited != data else None
+                left = f"what it saved is kept in {kept}" if kept else hint
+                raise StorageError(f"the editor {command} ended with {code}", left)
+            return edited
         except FileNotFoundError as error:
             missing = "the text" if error.filename == str(file) else f"an editor {words[0]!r}"
             raise ConfigError(f"cannot find {missing}", hint) from None

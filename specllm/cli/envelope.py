@@ -37,10 +37,10 @@ def emit(
     )
 
 
-def emit_error(command: str, kind: str, message: str, hint: str) -> None:
-    """Prints the document of a command that failed, unless there is one already."""
+def emit_error(command: str, kind: str, message: str, hint: str, **details: object) -> None:
+    """Prints the document of a command that failed, unless there is one already; `details` join the error."""
     if not _is_printed:
-        error = {"type": kind, "message": message, "hint": hint}
+        error = {"type": kind, "message": message, "hint": hint, **details}
         _print({"schema": SCHEMA, "command": command, "ok": False, "error": error})
 
 

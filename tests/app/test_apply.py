@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from specllm.app.apply import digest_of, partial_name, replace_file, require_replaceable, require_writable_folder
-from specllm.app.edit_history import apply_edit, last_edit, open_history, undo_edit
+from specllm.app.edit_history import Entry, apply_edit, keep, last_edit, open_history, undo_edit
 from specllm.errors import ConfigError, StorageError
 
 OLD, NEW = b"old\r\ntext" * 999, b"new text\n" * 1234
@@ -137,12 +137,24 @@ def test_an_error_at_any_step_leaves_the_old_file_and_no_history(
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, call, fail)
-    with pytest.raises(StorageError, match="No space left"):
-        apply_edit(file, OLD, NEW)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(StorageError, match=r"old text cannot be kept for --undo: .*No space left"):
+            apply_edit(file, OLD, NEW)
     assert is_whole(file) == OLD
     assert {entry.name for entry in open_history().iterdir()} <= {entry.name for entry in entries} | {"lock"}
+
+
+@pytest.mark.parametrize(("number", "step"), [(13, "make {} writable"), (28, "check {} and the space on its disk")])
+def test_what_stops_a_write_names_the_step(file: Path, monkeypatch: pytest.MonkeyPatch, number: int, step: str) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(StorageError) as raised:
+        replace_file(file, NEW, expected=None)
+    assert raised.value.hint == step.format(file.parent)
+    assert is_whole(file) == OLD
 
 
 def test_a_file_that_changed_meanwhile_is_left_alone(file: Path) -> None:
@@ -233,6 +245,48 @@ def test_undo_of_a_file_that_is_gone_brings_it_back_if_forced(file: Path) -> Non
         undo_edit(file)
     undo_edit(file, is_forced=True)
     assert is_whole(file) == OLD
+
+
+@pytest.mark.parametrize("what", ["folder", "pipe", "unreadable"])
+def test_undo_never_replaces_what_it_cannot_keep(file: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    apply_edit(file, OLD, NEW)
+    if what == "unreadable":
+
+        def refuse(self: Path) -> bytes:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "read_bytes", refuse)
+        monkeypatch.setattr("specllm.app.edit_history._parsed", lambda entry: Entry(entry, file, OLD, "", MODE, ""))
+    else:
+        file.unlink()
+        (os.mkdir if what == "folder" else os.mkfifo)(file)
+    for is_forced in (False, True):
+        with pytest.raises(StorageError, match="nothing was undone") as raised:
+            undo_edit(file, is_forced=is_forced)
+        assert "move it away" in raised.value.hint
+    assert file.is_dir() == (what == "folder")
+    assert neighbours(file) == set()
+
+
+def test_undo_where_the_folder_is_gone_says_so(file: Path) -> None:
+    apply_edit(file, OLD, NEW)
+    file.unlink()
+    file.parent.rmdir()
+    with pytest.raises(StorageError, match="No such file") as raised:
+        undo_edit(file, is_forced=True)
+    assert str(file.parent) in raised.value.hint
+
+
+def test_the_last_text_alone_is_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in (OLD, NEW):
+        kept = keep("new text", text)
+        assert kept is not None
+        assert kept.read_bytes() == text
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    apply_edit(file, OLD, NEW)
+    assert undo_edit(None).path == file  # it is no edit
+    monkeypatch.setenv("SPECLLM_STATE_DIR", str(file))
+    assert keep("new text", OLD) is None
 
 
 def test_a_file_put_back_by_hand_needs_no_undo(file: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specllm.app.code_block import code_block, fence_for
 from specllm.app.edit_prompts import VARIANTS, Region, edit_prompt, variant_named
 from specllm.app.edit_region import region_of_lines, region_of_symbol
-from specllm.app.edit_reply import complaints, lines_of_reply, reindented
+from specllm.app.edit_reply import complaints, lines_of_reply, loses_end, reindented
 from specllm.app.text_file import split_lines
 from specllm.errors import BadReply, ConfigError
 
@@ -27,6 +27,11 @@ from specllm.errors import BadReply, ConfigError
         ("````markdown\n```sh\nls\n```\n````", ["```sh", "ls", "```"]),
         ("```markdown\n# A\n```sh\nls\n```\nend\n```", ["# A", "```sh", "ls", "```", "end"]),  # nested, the same length
         ("```md\n````sh\n```\n````\n```", ["````sh", "```", "````"]),
+        ("````md\nx\n```", ["x"]),  # closed with less than it was opened with, as small models do
+        ("````md\n```\nls\n```\n\n```\n\n", ["```", "ls", "```", ""]),
+        ("````md\n```sh\nls\n```\nx\n```", ["```sh", "ls", "```", "x"]),
+        ("````md\n```\n```py\n```\nx\n```", ["```", "```py", "```", "x"]),
+        ("````\n```", []),
         ("```\nx\n   ```  ", ["x"]),
         ("```\n    ```\n```", ["    ```"]),  # deep enough to be text
         ("```\nx = '```'\n```", ["x = '```'"]),
@@ -43,7 +48,12 @@ def test_the_one_block_is_found(reply: str, lines: list[str]) -> None:
         ("", "no code block"),
         ("x = 1", "no code block"),
         ("```python\nx = 1\n", "does not end"),
-        ("````\nx\n```", "does not end"),
+        ("````\nx\n```\nmore", "does not end"),
+        ("````md\n# A\n```sh\nls\n```", "does not end"),  # the last fence ends a block of the text
+        ("````md\n```\nls\n```", "does not end"),
+        ("````md\n`````\nls\n```", "does not end"),
+        ("````md\nls\n```sh", "does not end"),
+        ("````", "does not end"),
         ("```md\n```sh\nls\n```", "does not end"),  # stopped at a fence that belongs to the text
         ("```\na\n```\nand\n```\nb\n```", "2 code blocks"),
         ("```", "does not end"),
@@ -209,6 +219,26 @@ def test_a_region_gets_its_indentation_back() -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "is_lost"),
+    [
+        (["a", "b", "}"], ["a", "b", "}"], False),
+        (["a", "b", "}"], ["a", "b"], True),
+        (["a", "b", "}", ""], ["a", "c", "}", "d"], False),
+        (["f() {", "x", "}"], ["/** {", "f() {", "/**"], True),
+        (["    return a - b"], ["    return a + b"], False),  # changed, and not lost
+        (["def f():", "  return 1"], ["def f():", '  """Doc'], True),
+        (["x", "total = 1"], ["y", "total = 2", "more"], False),
+        (["}", "x", "b", "}"], ["}", "x"], True),
+        ([], ["x"], False),
+        (["", " "], ["x"], False),
+        (["x"], [], True),
+    ],
+)
+def test_a_lost_end_is_seen(old: list[str], new: list[str], is_lost: bool) -> None:
+    assert loses_end(old, new) is is_lost
+
+
+@pytest.mark.parametrize(
     ("path", "old", "new", "found"),
     [
         ("a.py", "x = 1\n", "x = = 1\n", ["does not parse: line 1"]),
@@ -224,6 +254,8 @@ def test_a_region_gets_its_indentation_back() -> None:
         ("a.js", "a\nb\n", "a\n// remaining methods unchanged...\n", ["line 2 may stand for text"]),
         ("a.py", "# ... the rest is easy\nb = 1\n", "# ... the rest is easy\nb = 2\n", []),
         ("a.pyi", "def f(): ...\n", "def f(): ...\ndef g(): ...\n", []),
+        ("a.txt", "a\x1b\n", "b\x1b\n", []),
+        ("a.txt", "a\n", "b\0\n", ["control character U+0000"]),
         ("a.txt", "1\n2\n3\n4\n", "1\n2\n", ["has 2 lines instead of 4"]),
     ],
 )

@@ -49,6 +49,7 @@ def test_patch_takes_it(old: list[str], new: list[str], old_end: str, new_end: s
     assert file.read_bytes() == after.encode()
 
 
+@settings(deadline=None)  # the first one imports lexers
 @given(old=LINES, new=LINES, old_end=ENDS, new_end=ENDS, name=st.sampled_from(["a.py", "a.md", "a", "a.json"]))
 def test_colours_change_no_character(old: list[str], new: list[str], old_end: str, new_end: str, name: str) -> None:
     before, after = "".join(old) + old_end, "".join(new) + new_end

@@ -160,6 +160,42 @@ def test_fences_in_the_file_end_nothing(edit: Edit, folder: Path) -> None:
     assert (folder / "t.py").read_text() == longer
 
 
+def test_a_block_closed_with_three_backticks_is_read(edit: Edit, folder: Path) -> None:
+    (folder / "README.md").write_text("# A\n\n```\nls\n```\n\nEnd.\n")
+    result = edit("README.md", "Use -l", "--yes", reply="# A\n\n```\nls -l\n```\n\nEnd.\n```")
+    assert (result.code, "warning" in result.stderr) == (0, False)
+    assert (folder / "README.md").read_text() == "# A\n\n```\nls -l\n```\n\nEnd.\n"
+    cut = edit("README.md", "Use -l", reply="# A\n\nls -l\n```")
+    assert "warning: the old text's last line is missing: a fence inside the new text may have cut it" in cut.stderr
+
+
+def test_a_text_that_a_fence_may_have_cut_is_told(edit: Edit, folder: Path) -> None:
+    (folder / "t.js").write_text("let a = 1\nfunction f() {\n  return a\n}\n")
+    documented = "let a = 1\n/**\n```\nf()\n```\n*/\nfunction f() {\n  return a\n}\n```\n"
+    assert "may have cut it" in edit("t.js", "Document f", reply=documented).stderr
+    for said in (
+        "let a = 1\nfunction f() {\n  return a + 1\n}\n```\nDone.",
+        "let a = 1\n```",
+    ):  # whole; ended by itself
+        assert "may have cut it" not in edit("t.js", "Add 1", reply=said).stderr
+
+
+def test_an_empty_line_that_stays_empty_is_no_change(edit: Edit, folder: Path) -> None:
+    for reply in ("```", "\n```", "\n \n```"):
+        result = edit("t.py", "--lines", "3", "--yes", "Do it", reply=reply)
+        assert (result.code, "changed nothing" in result.stderr) == (3, True)
+    assert untouched(folder)
+    (folder / "t.py").write_text("\n\n")
+    assert edit("t.py", "--yes", "Do it", reply="```").code == 3
+
+
+def test_line_ends_that_stay_are_explained(edit: Edit, folder: Path) -> None:
+    result = edit("t.py", "Be sure that f has exactly one final newline", reply=f"{BEFORE}```")
+    assert (result.code, "stay as they are; run perl" in result.stderr) == (3, True)
+    (folder / "wide.txt").write_bytes("a\n".encode("utf-16"))  # whose line feeds are more than a byte
+    assert "hint: use your editor\n" in edit("wide.txt", "Convert to CRLF").stderr
+
+
 def test_a_region_alone_changes(edit: Edit, folder: Path) -> None:
     for how in (("--lines", "2:2"), ("--symbol", "add")):
         reply = "    return a + b\n```" if how[0] == "--lines" else "def add(a, b):\n    return a + b\n```"

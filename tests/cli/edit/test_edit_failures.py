@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from specllm.app import edit as app
+from specllm.app.text_file import read_text_file
+from specllm.cli.edit_apply import _ask
 from specllm.decoding.sampling import KeyedSampler
+from specllm.errors import StorageError
 from tests.cli.edit.conftest import AFTER, DIFF, Edit, untouched
 
 
@@ -30,6 +33,87 @@ def test_a_reply_that_is_no_file_is_refused(edit: Edit, folder: Path, reply: str
     assert (result.code, result.document["error"]["type"]) == (1, "BadReply")
     assert message in result.document["error"]["message"]
     assert untouched(folder)
+
+
+def test_a_reply_that_cannot_be_used_is_kept(edit: Edit, folder: Path) -> None:
+    for reply in ("x = '🌊'\n", "y = 1"):
+        told = edit("t.py", "Fix add", "--json", "--dry-run", reply=reply).document["error"]
+        assert told["reply"] == f"```python\n{reply}"
+        assert Path(told["kept_in"]).read_text(encoding="utf-8") == told["reply"]
+        assert told["hint"].endswith(f"; the reply is kept in {told['kept_in']}")
+    result = edit("t.py", "Fix add", reply="z")
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr.endswith(
+        f"; the reply is kept in {told['kept_in']}\n"
+    )  # it is in the file and not on the screen
+    assert Path(told["kept_in"]).read_text() == "```python\nz"
+    edit("t.py", "-n", "5", "Fix add", reply=AFTER)
+    assert Path(told["kept_in"]).read_text() == f"```python\n{AFTER[:5]}"
+
+
+def test_a_reply_that_cannot_be_kept_is_shown(edit: Edit, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECLLM_STATE_DIR", str(folder / "t.py"))
+    result = edit("t.py", "Fix add", "--dry-run", reply="x \x1b[2J")
+    assert result.stderr.startswith("```python\nx \u241b[2J\nerror: the reply's code block does not end\nhint: say")
+    assert "kept" not in result.stderr
+    assert edit("t.py", "Fix add", "--dry-run", "--json", reply="x").document["error"]["kept_in"] is None
+
+
+def test_a_reply_is_not_lost_with_its_trace(edit: Edit, folder: Path) -> None:
+    told = edit("t.py", "Fix add", "--json", "--trace", "/dev/full", reply=f"{AFTER}```").document["error"]
+    assert told["type"] == "StorageError"
+    assert AFTER.startswith(Path(told["kept_in"]).read_text().removeprefix("```python\n"))
+
+
+@pytest.mark.parametrize("arguments", [["--yes"], ["-o", "new.py"]], ids=" ".join)
+def test_a_new_text_that_cannot_be_written_is_kept(
+    edit: Edit, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StorageError("no space left", "free some")
+
+    monkeypatch.setattr("specllm.app.edit_history.apply_edit", full)
+    monkeypatch.setattr("specllm.app.apply.write_beside", full)
+    result = edit("t.py", *arguments, "--json", "Fix add", reply=f"{AFTER}```")
+    told = result.document["error"]
+    assert (result.code, told["type"], told["message"], told["diff"]) == (1, "StorageError", "no space left", DIFF)
+    assert Path(told["kept_in"]).read_text() == AFTER
+    assert f"hint: free some; the new text is kept in {told['kept_in']}\n" in result.stderr
+    result = edit("t.py", *arguments, "-q", "Fix add", reply=f"{AFTER}```")
+    assert (result.stdout, told["hint"] in result.stderr) == (DIFF, True)
+    assert untouched(folder)
+
+
+@pytest.mark.parametrize("gone", [OSError(28, "full"), BrokenPipeError()])
+def test_a_new_text_is_not_lost_with_the_output(
+    edit: Edit, folder: Path, monkeypatch: pytest.MonkeyPatch, gone: OSError
+) -> None:
+    def draw(*_: object, **__: object) -> None:
+        raise gone
+
+    monkeypatch.setattr("specllm.ui.edit.draw_diff", draw)
+    if isinstance(gone, BrokenPipeError):  # the reader has seen enough
+        with pytest.raises(BrokenPipeError):
+            edit("t.py", "Fix add", reply=f"{AFTER}```")
+        return
+    result = edit("t.py", "Fix add", reply=f"{AFTER}```")
+    assert (result.code, "error: cannot write the output: full\n" in result.stderr) == (1, True)
+    assert Path(result.stderr.strip().rpartition("kept in ")[2]).read_text() == AFTER
+    monkeypatch.setattr("specllm.cli.envelope.emit", draw)
+    result = edit("t.py", "--json", "Repair add", reply=f"{AFTER}\n```")
+    assert Path(result.stderr.strip().rpartition("kept in ")[2]).read_text() == f"{AFTER}\n"
+
+
+def test_a_text_that_cannot_be_applied_after_a_yes_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def say_yes() -> str:
+        (folder / "t.py").write_text("mine")
+        return "y"
+
+    monkeypatch.setattr("specllm.ui.edit.ask_to_apply", say_yes)
+    new = app.Edit(read_text_file(folder / "t.py"), AFTER.encode(), ())
+    with pytest.raises(StorageError, match="changed meanwhile") as raised:
+        _ask(new, ())
+    assert Path(raised.value.hint.rpartition("kept in ")[2]).read_text() == AFTER
 
 
 def test_a_character_that_the_encoding_does_not_have_is_refused(edit: Edit, folder: Path) -> None:
@@ -148,6 +232,13 @@ BAD_ARGUMENTS = [
     (["t.py", "x", "-n", "0"], "max tokens is 0"),
     (["t.py", "x", "-m", "missing.gguf"], "no file missing.gguf"),
     (["t.py", "x", "--undo"], "--undo takes a file and no instruction"),
+    (["t.py", "--undo", "--lines", "1"], "--undo does nothing with --lines"),
+    (["t.py", "--undo", "--context", "t.py"], "--undo does nothing with --context"),
+    (["--undo", "-o", "new.py"], "--undo does nothing with --output"),
+    (["--undo", "-t", "0"], "--undo does nothing with --temperature"),
+    (["--undo", "--confidence", "0.5"], "--undo does nothing with --confidence"),
+    (["--undo", "--yes", "--dry-run"], "contradict"),
+    (["t.py", "Add a final newline"], "keeps line ends and the final newline"),
     (["--undo"], "there is no edit to undo"),
 ]
 

@@ -116,6 +116,42 @@ def test_the_editor_has_the_last_word(
     assert file.read_text() == BEFORE.replace("a - b", "b + a")
 
 
+def test_a_text_that_cannot_be_taken_can_be_edited_again(
+    terminal: Terminal, asked: Callable[..., None], file: Path, tmp_path: Path
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text(
+        '#!/bin/sh\ngrep -q mine "$1" && printf "mine = 2\\n" > "$1" || printf "mine = \\377\\n" > "$1"\n'
+    )
+    editor.chmod(0o755)
+    asked(f"VISUAL={shlex.quote(str(editor))}")
+    terminal.type("e")
+    terminal.wait_for_text("hint: save it in the file's encoding; the new text is kept in")
+    terminal.wait_for(lambda: [row for row in terminal.rows() if row][-1].startswith(QUESTION))
+    terminal.type("e")
+    terminal.wait_for_text("+mine = 2")
+    terminal.type("y")
+    terminal.wait_for(ended(terminal))
+    assert file.read_text() == "mine = 2\n"
+
+
+def test_a_reply_that_cannot_be_used_is_on_the_screen(terminal: Terminal, fix: Path, tmp_path: Path) -> None:
+    (tmp_path / "reply").write_text("return a 🌊 b\n\x1b[2J")
+    terminal.type(str(fix))
+    terminal.wait_for(lambda: "last-reply\n" in terminal.everything())  # at the end of a line of any length
+    screen = terminal.everything()
+    assert "```python\nreturn a 🌊 b\n␛[2J\nerror: the reply's code block does not end\nhint: say" in screen
+
+
+def test_warnings_are_on_the_screen_whatever_the_diff(
+    terminal: Terminal, asked: Callable[..., None], tmp_path: Path
+) -> None:
+    (tmp_path / "reply").write_text("x = 1\n" * 60 + "# \x1b[2J rest unchanged ...\n```")
+    asked()
+    rows = [row for row in terminal.rows() if row]
+    assert rows[-2:] == ["warning: line 61 may stand for text that was left out: # ␛[2J rest unchanged ...", QUESTION]
+
+
 def test_what_was_typed_before_the_question_is_no_answer(terminal: Terminal, fix: Path, file: Path) -> None:
     terminal.type(str(fix))
     terminal.type("y")
@@ -187,6 +223,14 @@ def test_an_editor_that_cannot_be_run_is_an_error_with_a_step(monkeypatch: pytes
         with pytest.raises(kind, match=message) as raised:
             edit_in_editor(b"x", "x.py")
         assert "VISUAL" in raised.value.hint
+
+
+def test_what_a_failing_editor_saved_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VISUAL", "sh -c 'echo mine > \"$0\"; exit 7'")
+    with pytest.raises(StorageError, match="ended with 7") as raised:
+        edit_in_editor(b"x", "x.py")
+    what, _, kept = raised.value.hint.rpartition(" ")
+    assert (what, Path(kept).read_text()) == ("what it saved is kept in", "mine\n")
 
 
 def test_editors_go_by_visual_then_editor(monkeypatch: pytest.MonkeyPatch) -> None:
