@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,13 +29,11 @@ from specllm.app.edit import EditRequest, Task, edit_from, prepare
 from specllm.app.edit_prompts import DEFAULT_VARIANT, VARIANTS
 from specllm.app.generate import Plan, make_plan
 from specllm.app.generation import Session
-from specllm.app.loading import Loader
-from specllm.app.offload import settled_gpu_layers
+from specllm.app.opening import opening
 from specllm.app.prompt import tokenize_prompt
 from specllm.config import DRAFTERS, DraftConfig
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import BadReply, SpecllmError
-from specllm.models.gguf_header import read_header
 from specllm.runtime.interrupt import abort_on_interrupt
 
 UNNAMED_PATH = "solution.py"
@@ -116,22 +114,13 @@ def task_of(row: dict[str, Any], variant: str, args: argparse.Namespace) -> Task
 def opened(tasks: Sequence[Task]) -> Iterator[tuple[Session, Drafting, Plan]]:
     """The model, with room for the longest of the tasks."""
     plan = make_plan(tasks[0].request)
-    loader = Loader(plan.context, plan.draft)
-    layers = settled_gpu_layers(read_header(plan.target.path), plan.context.gpu_layers, plan.context)
-    weights = loader.weights(plan.target.path, layers)
-    try:
+    with opening(plan, lambda text: print(text, file=sys.stderr)) as loaded:
         sizes = [
-            loader.context_size(weights, len(tokenize_prompt(weights, r.prompt, r.generate)), r.generate)
+            loaded.context_size(len(tokenize_prompt(loaded.weights, r.prompt, r.generate)), r.generate)
             for r in (task.request for task in tasks)
         ]
-        context = replace(plan.context, n_ctx=max(sizes), gpu_layers=layers)
-        notice = lambda text: print(text, file=sys.stderr)  # noqa: E731
-        target, drafting = loader.open(weights, context, plan.sampling, plan.draft_model, notice)
-        session = Session(target, drafting.chosen(), draft_model=drafting.draft_model)
+        session, drafting, _ = loaded.session(max(sizes))
         yield session, drafting, plan
-        session.close()
-    finally:
-        weights.close()
 
 
 def answered(

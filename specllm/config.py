@@ -12,6 +12,7 @@ from specllm.errors import ConfigError
 MAX_DRAFT_LENGTH = 512  # the widest block llama.cpp computes in one piece here (n_ubatch)
 
 DRAFTERS = ("auto", "none", "reference", "lookup", "model")
+CHAT_DRAFTERS = tuple(name for name in DRAFTERS if name != "reference")  # which needs a text to predict the answer from
 
 MAX_LOGPROBS = 20  # alternatives to a token
 

@@ -20,12 +20,11 @@ from specllm.app.bench_check import Difference, differences
 from specllm.app.bench_simulate import Supposed, simulate
 from specllm.app.bench_stats import INTERVAL, k_over_time, rows
 from specllm.app.drafting import SOURCES, Drafting
-from specllm.app.generate import GenerateRequest, Plan, check_biases, make_plan
+from specllm.app.generate import GenerateRequest, Plan, make_plan
 from specllm.app.generation import Session
 from specllm.app.host import describe_build
-from specllm.app.loading import Loader
 from specllm.app.models import locate_pair
-from specllm.app.offload import settled_gpu_layers
+from specllm.app.opening import opening
 from specllm.app.prompts.reading import BenchPrompt, choose, read_prompts
 from specllm.app.validation import require_validator
 from specllm.config import (
@@ -40,9 +39,7 @@ from specllm.config import (
 from specllm.decoding.calibrate import DEPTH
 from specllm.decoding.cost import MAX_WIDTH, CostModel
 from specllm.decoding.sampling import KeyedSampler
-from specllm.drafters.none import NoDrafter
 from specllm.errors import ConfigError, SpecllmError
-from specllm.models.gguf_header import read_header
 from specllm.runtime.interrupt import abort_on_interrupt
 
 WARM_UP_TOKENS = 16  # enough for the wider blocks to be met once
@@ -221,20 +218,11 @@ def _opened(request: BenchRequest, plan: Plan, progress: Progress) -> Iterator[_
     failures: list[dict[str, object]] = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(abort_on_interrupt())
-        loader = Loader(plan.context, plan.draft, request.draft_gpu_layers, loads_all=True)
-        layers = settled_gpu_layers(read_header(plan.target.path), plan.context.gpu_layers, plan.context)
-        weights = loader.weights(plan.target.path, layers)
-        stack.callback(weights.close)
-        check_biases(plan.sampling, weights.vocab)
-        read = list(cases(request, weights, plan.generate, failures))
+        opened = stack.enter_context(opening(plan, progress.notice, loads_all=True))
+        read = list(cases(request, opened.weights, plan.generate, failures))
         longest = max((len(case.tokens) for case in read), default=DEPTH + MAX_WIDTH)
-        n_ctx = plan.context.n_ctx or loader.context_size(weights, longest, plan.generate)
-        context = replace(plan.context, n_ctx=n_ctx, gpu_layers=layers)
-        target, drafting = loader.open(weights, context, plan.sampling, plan.draft_model, progress.notice)
-        session = Session(target, NoDrafter(), draft_model=drafting.draft_model)
-        stack.callback(session.close)
-        settled = replace(plan, context=replace(context, n_batch=target.n_batch))
-        yield _Opened(settled, session, drafting, read, failures)
+        session, drafting, context = opened.session(opened.context_size(longest, plan.generate))
+        yield _Opened(replace(plan, context=context), session, drafting, read, failures)
 
 
 def plan_bench(request: BenchRequest) -> tuple[list[Arm], Plan]:

@@ -103,6 +103,8 @@ class Chat:
         replaced = self.turns[-1] if is_again and self.turns and self.unanswered is None else None
         turns = self.turns[:-1] if replaced else self.turns
         n_tries = replaced.n_earlier_tries + 1 if replaced and replaced.message == message else 0
+        if replaced is None:
+            self.unanswered = message  # until it is answered: whatever fails, it can be sent again
         with abort_on_interrupt():
             prompt, n_dropped = self._prompt(turns, message, say)
             with self.models.answer(prompt, message, n_earlier_tries=n_tries) as (answer, generation):
@@ -113,10 +115,8 @@ class Chat:
             self.last_figures = Figures(metrics=answer.metrics, strategy=answer.strategy, finish_reason=answer.finish_reason,
                                         plain_tok_per_s=answer.plain_tok_per_s)  # fmt: skip
             turn = self._turn(message, prompt, generation, n_tries)
-            if turn is None:
-                self.unanswered = message if replaced is None else self.unanswered
-                return
-            self.turns, self.n_dropped, self.unanswered, self.is_saved = [*turns, turn], n_dropped, None, False
+            if turn is not None:
+                self.turns, self.n_dropped, self.unanswered, self.is_saved = [*turns, turn], n_dropped, None, False
 
     def undo(self) -> str:
         """Takes back the last message with its answer; returns it. Raises ConfigError where there is none."""
@@ -146,7 +146,7 @@ class Chat:
             raise ContextFull(
                 f"the message is {self.count(message):,} tokens, {len(alone):,} with what stands around it, and the "
                 f"context holds {self.n_ctx:,}",
-                self._hint_for(len(alone) + self.models.plan.generate.max_tokens),
+                self._hint_for(message, len(alone) + self.models.plan.generate.max_tokens),
             )
         n_dropped = min(self.n_dropped, len(turns))
         prompt = self._tokens(turns[n_dropped:], message)
@@ -154,7 +154,8 @@ class Chat:
             if len(prompt) >= self.n_ctx:
                 raise ContextFull(
                     f"conversation and message are {len(prompt):,} tokens and the context holds {self.n_ctx:,}",
-                    "use /clear, /undo or a shorter message, or start the chat with --overflow drop or a larger --ctx",
+                    f"make it shorter{self._with_edit(message)}, /clear the conversation and send it again, or start the chat "
+                    "with --overflow drop or a larger --ctx",
                 )
             return prompt, n_dropped
         reserve = min(self.models.plan.generate.max_tokens, self.n_ctx // 4)  # for the answer
@@ -172,11 +173,14 @@ class Chat:
             f" ({len(prompt):,} of {self.n_ctx:,} tokens are left)")  # fmt: skip
         return prompt, n_dropped
 
-    def _hint_for(self, n_wanted: int) -> str:
+    def _hint_for(self, message: str, n_wanted: int) -> str:
         trained = self.models.weights.n_ctx_train
         if n_wanted > trained > 0:
-            return f"give a part of it: the model was trained for {trained:,} tokens"
-        return f"shorten it, or start the chat with --ctx {n_wanted}"
+            return f"give a part of it{self._with_edit(message)}: the model was trained for {trained:,} tokens"
+        return f"make it shorter{self._with_edit(message)}, or start the chat with --ctx {n_wanted}"
+
+    def _with_edit(self, message: str) -> str:
+        return " with /edit" if message == self.unanswered else ""
 
     def _tokens(self, turns: Sequence[Turn], message: str | None) -> list[Token]:
         """The conversation with these turns, up to where `message` is to be answered."""

@@ -10,21 +10,19 @@ from typing import Any
 
 from specllm.app import learned
 from specllm.app.drafting import SOURCES, Drafting, new_acceptance
-from specllm.app.generate import Answer, GenerateRequest, Plan, check_biases, make_plan, remembered
+from specllm.app.generate import Answer, GenerateRequest, Plan, make_plan, remembered
 from specllm.app.generation import Generation, Session
 from specllm.app.loading import Loader
 from specllm.app.models import LocatedModel, locate_pair
-from specllm.app.offload import settled_gpu_layers
-from specllm.config import CONTROLLED_DRAFT_LENGTH, DRAFTERS, SamplingConfig
+from specllm.app.opening import opening
+from specllm.config import CHAT_DRAFTERS, CONTROLLED_DRAFT_LENGTH, SamplingConfig
 from specllm.decoding.protocols import Token
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import ConfigError
-from specllm.models.gguf_header import read_header
 from specllm.runtime.grammar import GrammarConstraint
 from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import DEFAULT_CTX, Weights
 
-CHAT_DRAFTERS = tuple(name for name in DRAFTERS if name != "reference")  # which needs a text to predict the answer from
 SETTINGS = (*(field.name for field in fields(SamplingConfig) if field.name != "logit_bias"), "max_tokens")
 _ABBREVIATIONS = {"temp": "temperature", "t": "temperature", "n": "max_tokens"}
 
@@ -111,7 +109,11 @@ class ChatModels:
             if draft.is_controlled and self._drafting.target_cost is None:
                 self.session.reuse([])  # measuring takes the cache
             loader = Loader(self.plan.context, draft, self.plan.draft_gpu_layers)
-            loader.equip(self._drafting, self.session.target, self.plan.context, draft_model, notice)
+            try:
+                loader.equip(self._drafting, self.session.target, self.plan.context, draft_model, notice)
+            except BaseException:
+                self._renew_drafter(self.plan.sampling)  # measuring takes the draft model's cache, and may be over
+                raise
         self.session.draft_model = self._drafting.draft_model
         self.plan = replace(self.plan, draft=draft, draft_model=draft_model)
         self._drafting.config = draft
@@ -131,24 +133,19 @@ def open_models(request: GenerateRequest, notice: Callable[[str], None]) -> Iter
     plan = make_plan(request)
     _, draft_model, _ = locate_pair(request.target, request.draft_model)
     n_rows = max(plan.context.n_outputs_max, CONTROLLED_DRAFT_LENGTH + 1)  # /drafter may come to need them
+    plan = replace(plan, context=replace(plan.context, n_outputs_max=n_rows))
     with contextlib.ExitStack() as stack:
         with abort_on_interrupt():
-            loader = Loader(plan.context, plan.draft, request.draft_gpu_layers)
-            layers = settled_gpu_layers(read_header(plan.target.path), plan.context.gpu_layers, plan.context)
-            weights = loader.weights(plan.target.path, layers)
-            stack.callback(weights.close)
+            opened = stack.enter_context(opening(plan, notice))
+            weights = opened.weights
             _require_template(weights)
-            check_biases(plan.sampling, weights.vocab)
             n_ctx = plan.context.n_ctx or min(weights.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
-            context = replace(plan.context, n_ctx=n_ctx, gpu_layers=layers, n_outputs_max=n_rows)
-            target, drafting = loader.open(weights, context, plan.sampling, plan.draft_model, notice)
+            session, drafting, context = opened.session(n_ctx)
             structure = plan.generate.structure
             drafting.constraint = constraint = GrammarConstraint(structure, weights.vocab) if structure else None
             drafting.sampler = KeyedSampler(plan.sampling, constraint)
-            session = Session(target, drafting.chosen(), draft_model=drafting.draft_model, is_exact=plan.draft.is_exact)
-            stack.callback(session.close)
-        plan = replace(plan, context=replace(context, n_batch=session.target.n_batch))
-        yield ChatModels(plan, weights, session, drafting, draft_model, constraint)
+            session.drafter = drafting.chosen()
+        yield ChatModels(replace(plan, context=context), weights, session, drafting, draft_model, constraint)
 
 
 def _require_template(weights: Weights) -> None:

@@ -6,6 +6,7 @@ import platform
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +31,7 @@ from specllm.units import sized
 
 MIN_PYTHON = (3, 11)
 MIN_COLUMNS = 60  # below it the tables wrap
+CHECKOUT = Path(__file__).parents[2]  # where it is one
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -82,7 +84,7 @@ def check_python() -> Check:
 def check_libraries() -> Check:
     """Every dependency is there, and the binding is the one version the flat functions were tested with."""
     try:
-        requirements = metadata.requires(DISTRIBUTION) or []
+        requirements = _requirements()
     except metadata.PackageNotFoundError:
         return Check("libraries", "fail", f"{DISTRIBUTION} is not installed", "scripts/setup")
     names = [found[0] for text in requirements if ";" not in text and (found := re.match(r"[\w.-]+", text))]
@@ -100,6 +102,14 @@ def check_libraries() -> Check:
     if pinned and installed_version() != pinned:
         return Check("libraries", "warn", f"{fact}; specllm was tested with {BINDING} {pinned}", rebuild_command())
     return Check("libraries", "ok", fact)
+
+
+def _requirements() -> list[str]:
+    """What specllm needs: as a checkout has it, which may be newer than what was noted when it was installed."""
+    noted = metadata.requires(DISTRIBUTION) or []
+    project = CHECKOUT / "pyproject.toml"
+    wanted = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {}) if project.is_file() else {}
+    return list(wanted["dependencies"]) if wanted.get("name") == DISTRIBUTION else noted
 
 
 def check_build(info: BackendInfo) -> Check:

@@ -15,10 +15,9 @@ from specllm.app.calibration import forget_if_wrong
 from specllm.app.drafting import SOURCES, Drafting
 from specllm.app.generation import FinishReason, Generation, LogprobsOf, Session, traced
 from specllm.app.host import describe_build
-from specllm.app.loading import Loader
 from specllm.app.logprobs import Piece, described
 from specllm.app.models import LocatedModel, locate_pair
-from specllm.app.offload import settled_gpu_layers
+from specllm.app.opening import opening
 from specllm.app.prompt import tokenize_prompt
 from specllm.app.room import has_room_for_all
 from specllm.app.text import Chunk
@@ -36,7 +35,6 @@ from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import Round, Token
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import ConfigError, IncompleteAnswer
-from specllm.models.gguf_header import read_header
 from specllm.models.store import recorded_digest, size_on_disk
 from specllm.runtime.backend import physical_cores
 from specllm.runtime.grammar import GrammarConstraint, check_structure
@@ -235,24 +233,18 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
     plan = make_plan(request)
     with contextlib.ExitStack() as stack:
         stack.enter_context(abort_on_interrupt())
-        loader = Loader(plan.context, plan.draft, request.draft_gpu_layers)
-        layers = settled_gpu_layers(read_header(plan.target.path), plan.context.gpu_layers, plan.context)
-        weights = loader.weights(plan.target.path, layers)
-        stack.callback(weights.close)
-        check_biases(plan.sampling, weights.vocab)
+        opened = stack.enter_context(opening(plan, notice))
+        weights = opened.weights
         prompt = tokenize_prompt(weights, request.prompt, plan.generate)
-        n_ctx = plan.context.n_ctx or loader.context_size(weights, len(prompt), plan.generate)
-        context = replace(plan.context, n_ctx=n_ctx, gpu_layers=layers)
-        target, drafting = loader.open(weights, context, plan.sampling, plan.draft_model, notice)
+        session, drafting, context = opened.session(opened.context_size(len(prompt), plan.generate))
+        plan = replace(plan, context=context)
         if request.prediction is not None:
             drafting.reference = weights.vocab.tokenize(request.prediction, adds_special=False, parses_special=False)
         structure = plan.generate.structure
         constraint = GrammarConstraint(structure, weights.vocab) if structure else None
         sampler = drafting.sampler = KeyedSampler(plan.sampling, constraint)
         drafting.constraint = constraint
-        session = Session(target, drafting.chosen(), draft_model=drafting.draft_model, is_exact=plan.draft.is_exact)
-        stack.callback(session.close)
-        plan = replace(plan, context=replace(context, n_batch=session.target.n_batch))
+        session.drafter = drafting.chosen()
         stack.enter_context(remembered(session, drafting, plan, request.prompt))
         recorder = None if plan.generate.logprobs is None else LogprobSampler(sampler, plan.generate.logprobs)
         generation = session.generate(prompt, recorder or sampler, plan.draft.most_drafted, plan.generate, constraint)
@@ -301,11 +293,3 @@ def remembered(session: Session, drafting: Drafting, plan: Plan, prompt: str) ->
     learned.save(file, kind, controller.acceptance)
     if drafting.target_identity:
         forget_if_wrong(controller.cost, drafting.target_identity)
-
-
-def check_biases(sampling: SamplingConfig, vocab: Vocab) -> None:
-    """Raises ConfigError for a biased token that the model does not have."""
-    for token, _ in sampling.logit_bias:
-        if token >= vocab.n_tokens:
-            raise ConfigError(f"logit bias for token {token}: the model has {vocab.n_tokens:,} tokens",
-                              f"use a token from 0 to {vocab.n_tokens - 1}")  # fmt: skip

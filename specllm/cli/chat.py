@@ -15,7 +15,7 @@ import typer
 from specllm.cli import envelope, options
 from specllm.cli.signals import interrupts_deferred
 from specllm.cli.structure import StructureOptions
-from specllm.config import OVERFLOWS, GenerateConfig
+from specllm.config import CHAT_DRAFTERS, OVERFLOWS, GenerateConfig
 from specllm.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
@@ -50,6 +50,13 @@ class ChatOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ChatDraftOptions(options.DraftOptions):
+    """Who proposes, and how much."""
+
+    drafter: Annotated[str | None, options.drafter_option(CHAT_DRAFTERS)] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ShowOptions:
     """What is shown beside the text."""
 
@@ -66,7 +73,7 @@ def chat(
     *,
     talk: ChatOptions,
     models: options.ModelOptions,
-    drafting: options.DraftOptions,
+    drafting: ChatDraftOptions,
     sampling: options.SamplingOptions,
     structure: StructureOptions,
     machine: options.MachineOptions,
@@ -78,8 +85,8 @@ def chat(
     chosen = sampling.chosen()
     if talk.overflow not in OVERFLOWS:
         raise ConfigError(f"no overflow mode {talk.overflow!r}", f"use one of {', '.join(OVERFLOWS)}")
-    if draft.drafter == "reference":
-        raise ConfigError("a chat has no text to predict answers from", "use --drafter auto or lookup")
+    if output.live and output.markdown:
+        raise ConfigError("--live shows the text in the colours of its rounds", "leave out --markdown")
     if output.as_json and not talk.message and sys.stdin.isatty():
         raise ConfigError("--json is for scripts", "give --message TEXT, or pipe messages in, one a line")
 
@@ -102,11 +109,11 @@ def chat(
         lines = _input(talk.message, talking)
         show = Show(
             has_text=not output.as_json, has_status=not output.quiet, has_table=output.stats,
-            has_markdown=output.markdown, has_colour=output.color_accepted,
+            has_markdown=output.markdown, has_colour=output.color_accepted, is_live=output.live,
         )  # fmt: skip
         if lines.is_person and not output.quiet:
             print_greeting(loaded.plan.target.name, talking)
-        loop = ChatLoop(talking, lines, _view_maker(talking, is_live=output.live), show)
+        loop = ChatLoop(talking, lines, _view_maker(talking), show)
         if talk.load is not None:
             loop.load(talk.load)
         loop.run()
@@ -129,7 +136,7 @@ def _input(messages: list[str] | None, chat: Chat) -> Input:
         return PlainInput()
     with interrupts_deferred():
         from specllm.app.chat_commands import COMMANDS
-        from specllm.app.chat_models import CHAT_DRAFTERS, SETTINGS
+        from specllm.app.chat_models import SETTINGS
         from specllm.app.state import state_dir
         from specllm.ui.chat import toolbar
         from specllm.ui.chat_input import FILES, TerminalInput
@@ -142,13 +149,13 @@ def _input(messages: list[str] | None, chat: Chat) -> Input:
     )
 
 
-def _view_maker(chat: Chat, *, is_live: bool) -> Callable[[Show], AnswerView]:
+def _view_maker(chat: Chat) -> Callable[[Show], AnswerView]:
     """Makes what an answer is drawn with."""
     from specllm.ui.chat import ChatView
     from specllm.ui.live import LiveView
 
     def make(show: Show) -> AnswerView:
-        if is_live:
+        if show.is_live:
             return LiveView(has_text=show.has_text, has_status=show.has_status, colours_accepted=True)
         return ChatView(
             chat, has_text=show.has_text, has_status=show.has_status, colours_accepted=show.has_colour,

@@ -32,6 +32,7 @@ class Show:
     has_table: bool = False
     has_markdown: bool = False
     has_colour: bool = False
+    is_live: bool = False  # the rounds below the text, which has their colours
 
 
 class ChatLoop:
@@ -126,7 +127,7 @@ class ChatLoop:
 
     def _help(self, _: str) -> None:
         ui.print_table((f"/{command.name} {command.argument}", command.says) for command in chat_commands.COMMANDS)
-        write_note("Alt-Enter begins a new line; Ctrl-C stops an answer; a blank in front of / makes it a message")
+        write_note("Alt-Enter: new line; Ctrl-C stops an answer; a blank before / makes a message")
 
     def _system(self, text: str) -> None:
         if text:
@@ -151,7 +152,7 @@ class ChatLoop:
         message = self._last_message()
         if text:
             self._answer(text, is_again=True)
-        elif self._lines.is_person:
+        elif self._lines.can_edit:
             self._draft, self._is_editing = message, True
         else:
             raise ConfigError("/edit needs the new text here", "write /edit TEXT")
@@ -210,7 +211,8 @@ class ChatLoop:
 
     def _drafter(self, name: str) -> None:
         if name:
-            with self._make_view(self._show) as view:
+            # Measuring takes seconds, in which somebody may type.
+            with self._make_view(self._show) as view, echo_off(is_wanted=self._lines.has_bar):
                 self.chat.models.use_drafter(name, view.notice)
         ui.print_table([("drafter", self.chat.models.drafter)])
 
@@ -223,12 +225,22 @@ class ChatLoop:
         ui.print_table((key, f"{number}") for key, number in self.chat.models.settings().items())
 
     def _markdown(self, _: str) -> None:
+        self._require_plain_view()
         self._show.has_markdown = not self._show.has_markdown
-        write_note(f"Markdown is {'on' if self._show.has_markdown else 'off'}")
+        show = self._show
+        hides = ", and hides colours by source" if show.has_markdown and show.has_colour else ""
+        write_note(f"Markdown is {'on' if show.has_markdown else 'off'}{hides}")
 
     def _color(self, _: str) -> None:
+        self._require_plain_view()
         self._show.has_colour = not self._show.has_colour
-        write_note(f"colours by source are {'on' if self._show.has_colour else 'off'}")
+        show = self._show
+        are_hidden = ", but Markdown hides them" if show.has_markdown and show.has_colour else ""
+        write_note(f"colours by source are {'on' if show.has_colour else 'off'}{are_hidden}")
+
+    def _require_plain_view(self) -> None:
+        if self._show.is_live:
+            raise ConfigError("--live shows the text in the colours of its rounds", "start the chat without it")
 
     def _quit(self, _: str) -> None:
         self._is_over = True

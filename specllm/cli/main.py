@@ -22,7 +22,8 @@ from specllm.cli.edit import edit
 from specllm.cli.generate import generate
 from specllm.cli.models import app as models_app
 from specllm.cli.replay import replay
-from specllm.cli.signals import treat_sigterm_as_ctrl_c
+from specllm.cli.signals import treat_termination_as_ctrl_c
+from specllm.cli.store import app as store_app
 from specllm.cli.tune import tune
 from specllm.errors import AnswerIsNo, ConfigError, Interrupted, OutOfMemory, SpecllmError, StorageError
 
@@ -44,6 +45,7 @@ app.command(cls=options.Command)(edit)
 app.command(cls=options.Command)(bench)
 app.command()(replay)
 app.add_typer(models_app, name="models")
+app.add_typer(store_app, name="store")
 app.command()(doctor)
 app.command(cls=options.Command)(tune)
 
@@ -202,7 +204,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     """The console entry point: always ends in SystemExit with a code of design section "exit codes"."""
     _open_standard_streams()
     envelope.forget()
-    termination = treat_sigterm_as_ctrl_c()
+    termination = treat_termination_as_ctrl_c()
     invocation = Invocation(sys.argv[1:] if arguments is None else arguments)
     try:
         code = invocation.run()
@@ -215,8 +217,8 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         code = invocation.fail(_lost_output(error))
     _discard_lost_output()
     if termination:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTERM)  # so that the parent sees what ended it
+        signal.signal(termination[0], signal.SIG_DFL)
+        os.kill(os.getpid(), termination[0])  # so that the parent sees what ended it
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to tell about
     sys.exit(code)
 

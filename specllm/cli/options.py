@@ -45,6 +45,14 @@ def logit_bias(values: list[str] | None) -> tuple[tuple[int, float], ...]:
     return tuple(pairs)
 
 
+def drafter_option(names: tuple[str, ...]) -> Any:
+    """Who drafts, where these may."""
+    return _drafting(
+        "--drafter", "-d", metavar="|".join(names), autocompletion=_complete(names), callback=_one_of("drafter", names),
+        help="Who drafts: what models.toml says, else auto, which takes what pays on this machine.",
+    )  # fmt: skip
+
+
 def _one_of(what: str, names: tuple[str, ...]) -> Callable[[str | None], str | None]:
     def check(value: str | None) -> str | None:
         if value is None or value in names:
@@ -131,12 +139,7 @@ class ModelOptions:
 class DraftOptions:
     """Who proposes, and how much."""
 
-    drafter: Annotated[
-        str | None,
-        _drafting("--drafter", "-d", metavar="|".join(DRAFTERS), autocompletion=_complete(DRAFTERS),
-                  callback=_one_of("drafter", DRAFTERS),
-                  help="Who drafts: what models.toml says, else auto, which takes what pays on this machine."),
-    ] = None  # fmt: skip
+    drafter: Annotated[str | None, drafter_option(DRAFTERS)] = None
     draft_length: Annotated[
         int | None,
         _drafting("-k", "--draft-length", metavar="N",

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM where Python's own way with them is not enough."""
+"""Ctrl-C, SIGTERM and SIGQUIT where Python's own way with them is not enough."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ def interrupts_deferred() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-_terminations: list[int] = []  # SIGTERM came
+_terminations: list[int] = []  # SIGTERM or SIGQUIT came
 
 
-def treat_sigterm_as_ctrl_c() -> list[int]:
-    """SIGTERM ends a command as Ctrl-C does: terminal restored, partial files in order. The list is empty until it came."""
+def treat_termination_as_ctrl_c() -> list[int]:
+    """SIGTERM and SIGQUIT (Ctrl-\\) end a command as Ctrl-C does: terminal restored, partial files in order.
+
+    The list, empty until then, is what came.
+    """
     came = _terminations
     came.clear()
 
@@ -51,11 +54,12 @@ def treat_sigterm_as_ctrl_c() -> list[int]:
         else:  # started in the background of a script: Ctrl-C is ignored, SIGTERM is not
             raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, handle)
+    for signum in (signal.SIGTERM, getattr(signal, "SIGQUIT", signal.SIGTERM)):  # Windows has no SIGQUIT
+        if signal.getsignal(signum) is signal.SIG_DFL:
+            signal.signal(signum, handle)
     return came
 
 
 def has_to_terminate() -> bool:
-    """Whether a KeyboardInterrupt was a SIGTERM: for commands in which Ctrl-C ends less than the command."""
+    """Whether a KeyboardInterrupt was none: for commands in which Ctrl-C ends less than the command."""
     return bool(_terminations)

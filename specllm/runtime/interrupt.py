@@ -29,6 +29,7 @@ ABORT_FUNCTION = ctypes.cast(_libc.strlen, ctypes.c_void_p)
 _flag = ctypes.create_string_buffer(2)
 ABORT_DATA = ctypes.cast(_flag, ctypes.c_void_p)
 _native_callbacks: set[CodeType] = set()
+_ENDING = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGQUIT", signal.SIGTERM)}  # whoever handles these raises
 _SETTLE = 0  # on the wake-up descriptor, where no signal has this number
 
 _watcher: _Watcher | None = None  # while somebody is inside abort_on_interrupt
@@ -56,7 +57,7 @@ def is_abort_requested() -> bool:
 
 
 class _Watcher:
-    """A thread that requests the abort the moment SIGINT arrives, and our signal handler. Made in the main thread."""
+    """A thread that requests the abort the moment a signal arrives, and our handler of SIGINT. Made in the main thread."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -82,7 +83,7 @@ class _Watcher:
 
     def _watch(self) -> None:
         while received := self._reader.recv(16):
-            if signal.SIGINT in received:
+            if not _ENDING.isdisjoint(received):
                 request_abort()
             if _SETTLE in received:
                 self._is_settled.set()

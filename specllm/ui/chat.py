@@ -9,7 +9,7 @@ from typing import Protocol
 
 from specllm.decoding.metrics import Metrics
 from specllm.ui.console import harmless, has_colour, is_terminal, joined
-from specllm.ui.generate import Answer, AnswerView
+from specllm.ui.generate import Answer, AnswerView, status
 from specllm.ui.markdown import MarkdownStream
 from specllm.ui.status import Panel
 
@@ -75,8 +75,8 @@ class ChatView(AnswerView):
     def _status(self, answer: Answer) -> str | Panel:
         metrics = answer.metrics
         if not metrics.n_rounds:
-            return " " + joined(_reading(metrics), sys.stderr)
-        return " " + joined(figures(answer, self._room, self._speed_now(metrics)), sys.stderr)
+            return status(_reading(metrics))
+        return status(figures(answer, self._room, self._speed_now(metrics)))
 
     def _speed_now(self, metrics: Metrics) -> float | None:
         """Tokens per second over the last two seconds of decoding."""

@@ -27,7 +27,7 @@ FILES = "FILES"  # in place of choices: the names of files
 class TerminalInput:
     """Implements `chat_lines.Input`. Enter sends, Alt-Enter begins a new line, what is pasted arrives whole."""
 
-    is_person = has_bar = True
+    is_person = has_bar = can_edit = True
     is_script = False
 
     def __init__(

@@ -25,6 +25,11 @@ class Input(Protocol):
         """Whether it shows the last answer's figures."""
         ...
 
+    @property
+    def can_edit(self) -> bool:
+        """Whether a line can begin with a text that is to be changed."""
+        ...
+
     def read(self, text: str = "") -> str | None:
         """The next line or message, with `text` to begin with where it can be edited; None at the end.
 
@@ -36,7 +41,7 @@ class Input(Protocol):
 class PlainInput:
     """Lines of stdin, asked for on stderr where that is a terminal without the means to edit."""
 
-    is_script = has_bar = False
+    is_script = has_bar = can_edit = False
 
     def __init__(self) -> None:
         self.is_person = sys.stdin.isatty()
@@ -46,14 +51,19 @@ class PlainInput:
     def read(self, text: str = "") -> str | None:
         if self.is_person:
             print(PROMPT, end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
+        line = ""
+        try:
+            line = sys.stdin.readline()
+        finally:
+            if self.is_person and not line:  # Ctrl-C or Ctrl-D: the prompt's line ends
+                print(file=sys.stderr, flush=True)
         return line.rstrip("\r\n") if line else None
 
 
 class GivenInput:
     """Messages that are there already."""
 
-    is_person = has_bar = False
+    is_person = has_bar = can_edit = False
     is_script = True
 
     def __init__(self, messages: Sequence[str]) -> None:

@@ -32,8 +32,9 @@ def has_colour(stream: TextIO) -> bool:
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
-def joined(parts: Iterable[str], stream: TextIO) -> str:
-    """The parts on one line; on a terminal without the last ones if they do not fit, most important first.
+def joined(parts: Iterable[str], stream: TextIO, *, n_spare: int = 0) -> str:
+    """The parts on one line; on a terminal without the last ones if they do not fit, most important first. There,
+    `n_spare` columns are for something else.
 
     Between them is a dot where the stream's encoding has one.
     """
@@ -43,8 +44,8 @@ def joined(parts: Iterable[str], stream: TextIO) -> str:
         separator = " · "
     except (UnicodeEncodeError, LookupError):
         separator = " | "
-    columns = shutil.get_terminal_size().columns if stream.isatty() else None
-    while columns and len(left) > 1 and cell_len(separator.join(left)) > columns:
+    columns = shutil.get_terminal_size().columns - n_spare if stream.isatty() else None
+    while columns is not None and len(left) > 1 and cell_len(separator.join(left)) > columns:
         left.pop()
     return separator.join(left)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Protocol
 
@@ -70,7 +70,6 @@ class AnswerView:
 
     def __enter__(self) -> AnswerView:
         self._line.__enter__()
-        self.notice("loading the model")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -133,7 +132,12 @@ def status_line(answer: Answer) -> str:
     if not metrics.n_rounds:
         seconds = f", {metrics.prefill_s:.1f} s" if metrics.prefill_s else ""
         return f" reading the prompt, {metrics.n_prompt:,} tokens{seconds}"
-    return " " + joined([f"{metrics.n_committed} tokens", *_figures(answer)], sys.stderr)
+    return status([f"{metrics.n_committed} tokens", *_figures(answer)])
+
+
+def status(parts: Iterable[str]) -> str:
+    """What fits into the status line, which begins with a blank and leaves the last column free."""
+    return " " + joined(parts, sys.stderr, n_spare=2)
 
 
 def stats_line(answer: Answer) -> str:

@@ -7,10 +7,21 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
-from rich.markdown import Markdown
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import Heading, Markdown
 
 from specllm.ui.console import harmless
+
+
+class _Heading(Heading):
+    """Stands where the text below it begins: in a wide window the middle is far away."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.text
+
+
+class _Markdown(Markdown):
+    elements = {**Markdown.elements, "heading_open": _Heading}  # noqa: RUF012
 
 
 class MarkdownStream:
@@ -42,7 +53,7 @@ class MarkdownStream:
         console = Console(file=sys.stdout, highlight=False)
         console.width -= 1  # the last column is the status line's trouble
         with console.capture() as captured:
-            console.print(Markdown(harmless(source), hyperlinks=False))
+            console.print(_Markdown(harmless(source), hyperlinks=False))
         gap, self._is_first = "" if self._is_first else "\n", False
         return gap + captured.get().lstrip("\n")  # rich puts some between blocks of its own
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specllm.app import doctor
 from specllm.app.bench import BenchRequest
 from specllm.app.chat_models import ChatModels, open_models
 from specllm.app.drafting import new_acceptance
@@ -15,14 +16,18 @@ from specllm.app.generate import GenerateRequest
 from specllm.app.generation import Session
 from specllm.app.prompts.reading import BenchPrompt
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, SamplingConfig
+from specllm.decoding.chain import Shares
 from specllm.decoding.controller import Controller, DraftCost
 from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
 from specllm.decoding.sampling import KeyedSampler
 from specllm.drafters.auto import AutoDrafter
 from specllm.drafters.lookup import LookupDrafter
-from specllm.drafters.model import ModelDrafter, floor_rule
+from specllm.drafters.model import CONFIDENCE_SHARES, ModelDrafter, floor_rule
 from specllm.drafters.none import NoDrafter
 from specllm.runtime.llama import LlamaModel, Weights
+from specllm.runtime.smoke import SmokeReport
+from specllm.runtime.trim_vocab import write_trimmed
+from specllm.runtime.trimmed_vocab import TrimmedModel, read_trimmed
 from tests import synthetic
 from tests.app.benches import ONE_THREAD, MakeRequest
 from tests.app.benches import prompt as bench_prompt
@@ -33,8 +38,10 @@ from tests.app.sessions import GREEDY, TEXT, MakeSession
 @pytest.fixture(scope="module")
 def weights(synthetic_models, llama_gguf, mamba_gguf, draft_gguf, close_draft_gguf) -> Iterator[dict[str, Weights]]:
     close_mamba = synthetic.write_mamba(synthetic_models / "close_mamba.gguf", noise=0.05)
+    trimmed = synthetic_models / "trimmed.gguf"
+    write_trimmed(close_draft_gguf, trimmed, range(0, synthetic.N_VOCAB, 2))
     paths = {
-        "llama": llama_gguf, "mamba": mamba_gguf, "wrong model": draft_gguf,
+        "trimmed model": trimmed, "llama": llama_gguf, "mamba": mamba_gguf, "wrong model": draft_gguf,
         "close model of llama": close_draft_gguf, "close model of mamba": close_mamba,
     }  # fmt: skip
     loaded = {name: Weights(path) for name, path in paths.items()}
@@ -55,7 +62,8 @@ def make_session(weights) -> Iterator[MakeSession]:
 
     def model(name: str, n_ctx: int) -> LlamaModel:
         config = ContextConfig(n_ctx=n_ctx, n_outputs_max=17, threads=1, kv_type="f32", flash_attention="off")
-        models.append(LlamaModel(weights[name], config))
+        trimmed = read_trimmed(weights[name].path)
+        models.append(TrimmedModel(weights[name], config, trimmed) if trimmed else LlamaModel(weights[name], config))
         return models[-1]
 
     def make(
@@ -67,7 +75,10 @@ def make_session(weights) -> Iterator[MakeSession]:
             return Session(target, NoDrafter() if drafter == "none" else LookupDrafter(min_match=2))
         if drafter == "auto":  # forwards that cost the same at every width: whatever there is gets drafted
             controller = Controller(
-                CostModel(dict.fromkeys(CALIBRATION_WIDTHS, 0.01)), new_acceptance(), DraftCost(1e-4, 1e-5)
+                CostModel(dict.fromkeys(CALIBRATION_WIDTHS, 0.01)),
+                new_acceptance(),
+                DraftCost(1e-4, 1e-5),
+                Shares(CONFIDENCE_SHARES),
             )
             rule = floor_rule(floor)
             close = model(f"close model of {architecture}", draft_ctx)
@@ -94,6 +105,12 @@ def request_of(llama_gguf, close_draft_gguf) -> MakeRequest:
         return BenchRequest(prompts=prompts or (bench_prompt(),), **{**defaults, **values})
 
     return make
+
+
+@pytest.fixture
+def quick_smoke_decode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No child process for every look of the doctor; the tests of the command itself have the real one."""
+    monkeypatch.setattr(doctor, "run_smoke_decode", lambda backend: SmokeReport(0.01, 0.0, ()))
 
 
 @pytest.fixture

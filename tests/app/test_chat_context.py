@@ -45,6 +45,7 @@ def test_a_full_context_can_be_an_error(make_models):
         ask(chat, "x" * 150)
     assert "--overflow drop" in error.value.hint
     n_turns = len(chat.turns)
+    assert chat.undo() == "x" * 150
     chat.undo()
     ask(chat, "short")
     assert len(chat.turns) == n_turns
@@ -57,9 +58,15 @@ def test_a_message_too_long_for_the_context_is_refused_and_nothing_is_lost(make_
     with pytest.raises(ContextFull, match=r"the message is 2,001 tokens, 2,0\d\d with .* holds 256") as error:
         ask(chat, "ab " * 1000)
     assert "--ctx 20" in error.value.hint
+    assert "make it shorter with /edit, " in error.value.hint
+    assert chat.last_message == "ab " * 1000
     assert chat.n_dropped == 0
-    assert ask(chat, "two").metrics.n_reused > 20
+    assert ask(chat, "two", is_again=True).metrics.n_reused > 20
     assert [turn.message for turn in chat.turns] == ["one", "two"]
+    with pytest.raises(ContextFull) as error:
+        ask(chat, "ab " * 1000, is_again=True)
+    assert "/edit" not in error.value.hint
+    assert chat.last_message == "two"  # what an edit was to replace stays
 
 
 def test_undo_of_all_that_is_read_brings_older_turns_back(make_models):
@@ -139,6 +146,25 @@ def test_the_drafter_changes_between_turns_and_the_text_does_not(make_models, cl
         assert answer.result()["text"] == expected.result()["text"]
         assert answer.strategy.startswith("plain" if drafter == "none" else drafter)
     assert models.session.draft_model is not None
+
+
+def test_a_draft_model_that_was_being_measured_drafts_as_well_as_before(make_models, llama_gguf, monkeypatch):
+    """Ctrl-C while its forwards are timed, as `auto` wants it: what it had read is gone."""
+    models = make_models(drafter="model", k=4, draft=llama_gguf, n=60)
+    chat = Chat(models)
+    ask(chat, "hello " * 20)
+
+    def measure(model, *arguments, **keywords):
+        model.rollback(0)
+        model.forward([100] * 150, logits="none")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("specllm.app.loading.target_cost", lambda *arguments, **keywords: None)
+        patch.setattr("specllm.app.loading.draft_cost", measure)
+        with pytest.raises(KeyboardInterrupt):
+            models.use_drafter("auto", print)
+    assert ask(chat, "and more").metrics.acceptance_rate == 1.0
 
 
 def test_a_drafter_that_is_not_there_is_said(make_models, draft_gguf, synthetic_models):

@@ -27,6 +27,26 @@ def test_a_second_turn_reads_only_what_is_new(make_session, prompt, architecture
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("drafter", ["close model", "target itself"])
+def test_the_draft_model_reads_only_what_is_new_too(make_session, prompt, architecture, drafter, monkeypatch):
+    session = make_session(architecture, drafter)
+    run(session, prompt, k=5, n=30)
+    longer = [*session.context, *prompt[:20]]
+    fresh = run(make_session(architecture), longer)
+    model, fed = session.draft_model, []
+    forward = model.forward
+
+    def feed(tokens, **options):
+        fed.append(list(tokens))
+        return forward(tokens, **options)
+
+    monkeypatch.setattr(model, "forward", feed)
+    assert run(session, longer, k=5).tokens == fresh.tokens
+    assert fed[0][-20:] == prompt[:20]
+    assert len(fed[0]) <= 20 + 5 + 1  # of the last answer, no more than was drafted and rejected at its end
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("n_shared", [0, 1, 30])
 def test_another_prompt_reuses_what_it_shares_and_forgets_the_rest(make_session, prompt, architecture, n_shared):
     other = [*prompt[:n_shared], 100, *prompt[40:70]]

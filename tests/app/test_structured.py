@@ -13,7 +13,7 @@ from specllm.app.generation import Generation, Session
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, SamplingConfig, StructureConfig
 from specllm.decoding.controller import DraftCost
 from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
-from specllm.decoding.protocols import FORCED
+from specllm.decoding.protocols import FORCED, SPELLED
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import NothingAllowed
 from specllm.runtime.grammar import GrammarConstraint
@@ -132,14 +132,15 @@ def test_the_answer_is_right_and_that_of_plain_decoding_for_every_drafter_and_dr
 @pytest.mark.parametrize("drafter", DRAFTERS[1:])
 def test_forced_tokens_are_drafted_by_every_drafter_and_always_accepted(answer, drafter):
     drafted = answer(STRUCTURES["schema"], drafter, k=16)
-    n_forced = 0
+    n_forced = n_spelled = 0
     for round in drafted.rounds:
         n_judged = round.n_accepted + round.is_rejected
         evidence = round.draft.evidence[:n_judged]
         assert all(i < round.n_accepted for i, one in enumerate(evidence) if one == FORCED)
         n_forced += evidence.count(FORCED)
+        n_spelled += sum(one >= SPELLED for one in evidence[: round.n_accepted])
     assert n_forced > 15
-    assert drafted.metrics.accepted_by_source["grammar"] == n_forced
+    assert drafted.metrics.accepted_by_source["grammar"] == n_forced + n_spelled
     assert sum(drafted.metrics.accepted_by_source.values()) == drafted.metrics.n_accepted
     assert len(drafted.rounds) < len(drafted.tokens) * 0.75
 

@@ -43,6 +43,19 @@ def test_lines_are_messages_and_commands(llama_gguf: Path, tmp_path: Path) -> No
     assert roles == ["user", "assistant"]
 
 
+def test_what_a_look_hides_is_said(llama_gguf: Path) -> None:
+    looks = ["--message", "/color", "--message", "/markdown", "--message", "/color", "--message", "/color"]
+    plain, live = run_all([
+        partial(chat, llama_gguf, *looks), partial(chat, llama_gguf, "--live", "--message", "/markdown")
+    ])  # fmt: skip
+    assert plain.stderr.splitlines() == [
+        "colours by source are on", "Markdown is on, and hides colours by source", "colours by source are off",
+        "colours by source are on, but Markdown hides them",
+    ]  # fmt: skip
+    assert live.code == 2
+    assert "start the chat without it" in live.stderr
+
+
 def test_json_is_one_document_of_all_turns(llama_gguf: Path) -> None:
     result, text = run_all([
         partial(chat, llama_gguf, "--json", "-s", "be brief", "--message", "one 海", "--message", "two"),
@@ -108,7 +121,9 @@ def test_sigterm_and_ctrl_c_end_it(synthetic_models: Path) -> None:
         assert b"Traceback" not in stderr
 
 
-@pytest.mark.parametrize("arguments", [("--json",), ("-d", "reference", "--message", "a")], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [("--json",), ("-d", "reference", "--message", "a"), ("--live", "--markdown")], ids=" ".join
+)
 def test_what_makes_no_sense_is_refused_before_anything_is_loaded(arguments: tuple[str, ...]) -> None:
     ours, theirs = pty.openpty()
     result = run("chat", "-m", "nothing", *arguments, stdin=theirs)
@@ -116,3 +131,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_loaded(arguments: tup
     os.close(theirs)
     assert result.code == 2
     assert "hint: " in result.stderr or result.document["error"]["hint"]
+
+
+def test_only_drafters_that_a_chat_can_have_are_offered() -> None:
+    assert "--drafter auto|none|lookup|model\n" in run("chat", "--help").stdout

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -82,6 +83,7 @@ def test_a_conversation(terminal: Terminal, talking_gguf: Path, tmp_path: Path, 
     terminal.wait_for(lambda: waits(terminal))
     assert "reused 0" not in terminal.rows()[-1]
     terminal.press("-l", "/ed")
+    terminal.wait_for_text("change the last message")  # a Tab while the menu is made would be lost
     terminal.press("Tab")
     terminal.wait_for_text("> /edit")
     terminal.press("Enter", "Enter")  # the completion, the command
@@ -264,7 +266,7 @@ def on_terminal(
 
 
 def test_a_dumb_terminal_gets_plain_lines(talking_gguf: Path) -> None:
-    lines = [b"hello\n", b"/tokens\n", b"\x04"]
+    lines = [b"hello\n", b"/tokens\n", b"/edit\n", b"\x04"]
 
     def act(process: subprocess.Popen[bytes], terminal: int) -> bool:
         os.write(terminal, lines.pop(0))
@@ -274,6 +276,8 @@ def test_a_dumb_terminal_gets_plain_lines(talking_gguf: Path) -> None:
     assert code == 0
     assert b"\x1b" not in sent
     assert b"turn 1 " in sent
+    assert b"write /edit TEXT" in sent
+    assert sent.endswith(b"> \r\n")
 
 
 def test_sigterm_at_the_input_line_ends_it_and_gives_the_terminal_back(talking_gguf: Path) -> None:
@@ -287,8 +291,11 @@ def test_sigterm_at_the_input_line_ends_it_and_gives_the_terminal_back(talking_g
     assert sent.rindex(b"\x1b[?2004l") > sent.rindex(b"\x1b[?2004h")  # bracketed paste is off again
 
 
-@pytest.mark.parametrize("arguments", [(), ("-q",)], ids=" ".join)
-def test_sigterm_in_an_answer_gives_the_echo_back(talking_gguf: Path, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("by", "arguments"), [(signal.SIGTERM, ()), (signal.SIGQUIT, ()), (signal.SIGTERM, ("-q",))])
+def test_a_signal_in_an_answer_gives_the_echo_back(
+    talking_gguf: Path, by: signal.Signals, arguments: tuple[str, ...]
+) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # SIGQUIT dumps one
     ended_with: list[int] = []
     typed: list[int] = []  # by the input line's first escape sequence; those of the colours come with the answer
 
@@ -298,11 +305,12 @@ def test_sigterm_in_an_answer_gives_the_echo_back(talking_gguf: Path, arguments:
         modes = termios.tcgetattr(terminal)[3]
         if not modes & termios.ICANON or modes & termios.ECHO:
             return True  # the input line has the terminal, or nobody
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(by)
         process.wait(TIMEOUT_S)
         ended_with.append(termios.tcgetattr(terminal)[3] & termios.ECHO)
         return False
 
-    code, _ = on_terminal(talking_gguf, b"\x1b[", act, "-n", "300", "--color-accepted", *arguments)
-    assert code == -signal.SIGTERM
+    code, sent = on_terminal(talking_gguf, b"\x1b[", act, "-n", "300", "--color-accepted", *arguments)
+    assert code == -by
     assert ended_with == [termios.ECHO]
+    assert b"loading" not in sent.partition(b"\x1b[?2004h")[2]  # an answer of a chat loads nothing

@@ -107,6 +107,17 @@ def test_suspending_gives_the_shell_a_whole_screen(terminal: Terminal, tmp_path:
     terminal.wait_for(lambda: is_sane(terminal, 24))
 
 
+def test_ctrl_backslash_leaves_a_sane_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    write_trace(tmp_path / "trace.jsonl", 2000)
+    terminal.type("ulimit -c 0")
+    terminal.type(f"specllm replay {tmp_path / 'trace.jsonl'}")
+    terminal.wait_for(lambda: has_panel(terminal, 24))
+    terminal.press("C-\\")
+    terminal.wait_for(lambda: is_sane(terminal, 24))
+    terminal.type("echo code $?")
+    terminal.wait_for_text("code 131")
+
+
 @pytest.mark.parametrize(
     ("env", "has_panel", "has_colour", "has_blocks"),
     [
@@ -129,6 +140,7 @@ def test_the_panel_is_what_the_terminal_can_show(
     assert ("░".encode() in sent) == (has_blocks and not has_colour)
     assert (b"#" in sent) == (has_panel and not has_blocks)
     assert (b"\x1b" in sent) == has_panel
+    assert b"loading" not in sent  # nothing is
     if not has_panel:
         assert b"tok/s \xc2\xb7" in sent  # the closing figures, as without it
 
