@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from specllm.app.calibration import Identity
 from specllm.config import DraftConfig
 from specllm.decoding.acceptance import Acceptance
+from specllm.decoding.chain import Shares
 from specllm.decoding.constraint import Constraint
 from specllm.decoding.controller import Controller, DraftCost
 from specllm.decoding.cost import CostModel
-from specllm.decoding.protocols import Drafter, Sampler, Token
+from specllm.decoding.protocols import GUESSED, Drafter, Sampler, Token
 from specllm.drafters.auto import AutoDrafter
-from specllm.drafters.grammar import GrammarDrafter
+from specllm.drafters.grammar import GUESSED_CHANCE, SPELLED_CHANCE, GrammarDrafter
 from specllm.drafters.lookup import MATCH_PRIOR, LookupDrafter
-from specllm.drafters.model import CONFIDENCE_PRIOR, ModelDrafter, floor_rule
+from specllm.drafters.model import CONFIDENCE_PRIOR, CONFIDENCE_SHARES, ModelDrafter, floor_rule
 from specllm.drafters.none import NoDrafter
 from specllm.drafters.reference import REFERENCE_PRIOR, ReferenceDrafter
 from specllm.runtime.llama import LlamaModel
@@ -32,10 +33,10 @@ SOURCES = {
 def new_acceptance() -> dict[str, Acceptance]:
     """What is believed about each drafter before anything was seen here."""
     return {
-        "grammar": Acceptance({}, 1.0),
+        "grammar": Acceptance({GUESSED: GUESSED_CHANCE}, SPELLED_CHANCE),
         "reference": Acceptance(REFERENCE_PRIOR, 0.9, 30.0),
         "lookup": Acceptance(MATCH_PRIOR, 0.7),
-        "model": Acceptance(CONFIDENCE_PRIOR, 0.75),
+        "model": Acceptance(CONFIDENCE_PRIOR | {GUESSED: GUESSED_CHANCE}, 0.75),
     }
 
 
@@ -76,7 +77,8 @@ class Drafting:
             "model": self.draft_cost is not None,
         }
         names = [source for source in ("grammar", *SOURCES[name]) if there[source]]
-        controller = Controller(self.target_cost, {name: self.acceptance[name] for name in names}, self.draft_cost)
+        sources = {name: self.acceptance[name] for name in names}
+        controller = Controller(self.target_cost, sources, self.draft_cost, Shares(CONFIDENCE_SHARES))
         model = self._model() if "model" in names and self.draft_model else None
         return AutoDrafter(controller, [self._constrained(free[name]()) for name in names if name in free], model)
 

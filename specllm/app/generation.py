@@ -9,6 +9,7 @@ from typing import Literal
 from specllm.app.text import Chunk, TextStream, sources
 from specllm.app.trace import TraceWriter
 from specllm.config import DraftConfig, GenerateConfig
+from specllm.decoding.certainty import CertaintySampler
 from specllm.decoding.constraint import Constraint
 from specllm.decoding.controller import Controller
 from specllm.decoding.decode import Until, decode, prefill
@@ -207,7 +208,10 @@ class Generation:
             self._ends_with,
         )
         drafter = ExactDrafter(session.drafter, session.exact_widths) if session.is_exact else session.drafter
-        for round in decode(session.target, drafter, self._sampler, session.context, self.draft_length, until):
+        sampler, controller = self._sampler, session.controller
+        if controller is not None and controller.asks_a_model:
+            sampler = CertaintySampler(sampler, controller.certainty)
+        for round in decode(session.target, drafter, sampler, session.context, self.draft_length, until):
             self.metrics.add(round)
             self.last_round = round
             if round.reason:

@@ -16,8 +16,10 @@ from specllm.app.room import require_room
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, GpuLayers, SamplingConfig
 from specllm.decoding.controller import Controller
 from specllm.decoding.sampling import KeyedSampler
+from specllm.errors import ConfigError
 from specllm.models.gguf_header import read_header
 from specllm.runtime.llama import LlamaModel, Weights
+from specllm.runtime.trimmed_vocab import TrimmedModel, read_trimmed
 from specllm.runtime.vocab import compare_vocabularies
 
 LOGGER = logging.getLogger("specllm")
@@ -65,6 +67,9 @@ class Loader:
 
         `context` has its size, threads and GPU layers settled; `notice` is told what takes seconds.
         """
+        if read_trimmed(weights.path):
+            raise ConfigError(f"{weights.path.name} has a trimmed vocabulary: it can draft, and is no target",
+                              "name it with --draft-model")  # fmt: skip
         self.require_room(weights.path, context, context.gpu_layers, option="--ctx")
         target = LlamaModel(weights, context)
         LOGGER.info("target %s: context %d, %d threads, GPU layers %s, rollback by %s", weights.path.name, target.n_ctx,
@@ -112,10 +117,17 @@ class Loader:
             draft_weights = self.weights(draft_model.path, layers)
             with contextlib.ExitStack() as undo:
                 undo.callback(draft_weights.close)
-                can_draft = compare_vocabularies(weights.vocab, draft_weights.vocab).can_draft
+                trimmed = read_trimmed(draft_model.path)
+                kept = trimmed.kept.tolist() if trimmed else None
+                can_draft = compare_vocabularies(weights.vocab, draft_weights.vocab, kept).can_draft
                 draft_context = replace(draft_context, n_ctx=min(n_ctx, draft_weights.n_ctx_train or n_ctx))
                 self.require_room(draft_model.path, draft_context, layers, option="--draft-ctx")
-                drafting.draft_model, drafting.can_draft = LlamaModel(draft_weights, draft_context), can_draft
+                drafting.draft_model = (
+                    TrimmedModel(draft_weights, draft_context, trimmed)
+                    if trimmed
+                    else LlamaModel(draft_weights, draft_context)
+                )
+                drafting.can_draft = can_draft
                 undo.pop_all()
         if self.draft.is_controlled:
             drafting.draft_cost = draft_cost(drafting.draft_model, identity, is_renewed=self.draft.is_recalibrated)

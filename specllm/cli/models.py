@@ -1,4 +1,4 @@
-"""`specllm models ...`: list, show, fit, pull, verify, path, add."""
+"""`specllm models ...`: list, show, fit, pull, verify, path, add, make-draft."""
 
 from __future__ import annotations
 
@@ -140,3 +140,43 @@ def add(
     from specllm.ui.models import print_added
 
     return print_added(added.name, added.user_file)
+
+
+@app.command("make-draft", cls=options.Command)
+def make_draft(
+    source: Annotated[str, typer.Argument(help="A small model of the target's family, or the target itself.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.gguf", help="Where to; by default among the models, as NAME-draft."),
+    ] = None,
+    file_type: Annotated[
+        str,
+        typer.Option("--type", metavar="auto|same|q4_0|iq4_nl|q4_k|q8_0", help="Its numbers; auto takes the fastest."),
+    ] = "auto",
+    vocab_top: Annotated[
+        int | None,
+        typer.Option("--vocab-top", metavar="N", min=0, help="Say only the N most frequent tokens; 0 is all.",
+                     show_default="65536"),
+    ] = None,
+    vocab_from: Annotated[
+        list[Path] | None,
+        typer.Option("--vocab-from", metavar="PATH", help="Keep the tokens of this text first; may be repeated."),
+    ] = None,
+    threads: Annotated[int, typer.Option("--threads", metavar="N", min=0, help="0 takes the physical cores.")] = 0,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Make a faster draft model of a GGUF at hand, measured before and after. Exit code 3 if nothing is gained."""
+    from specllm.app.make_draft import DraftRequest, types_of
+    from specllm.app.make_draft import make_draft as make
+    from specllm.ui.console import write_note
+
+    request = DraftRequest(
+        source=source, output=output, types=types_of(file_type), vocab_top=vocab_top,
+        vocab_from=tuple(vocab_from or ()), threads=threads,
+    )  # fmt: skip
+    made = make(request, write_note).as_result()
+    if json:
+        return emit("models make-draft", made)
+    from specllm.ui.models import print_made_draft
+
+    return print_made_draft(made)

@@ -40,6 +40,15 @@ class Constraint(Protocol):
         """Tokens that follow because nothing else may; none where there is a choice, or the answer may end."""
         ...
 
+    def spelled(self, context: Sequence[Token]) -> tuple[Token, ...]:
+        """The text that has to follow as the vocabulary's tokenizer splits it: `forced`, and what is not certain behind it,
+        because other tokens spell the same text, or the last one may reach into what comes next."""
+        ...
+
+    def guessed(self, context: Sequence[Token]) -> tuple[Token, ...]:
+        """The text that probably follows where the grammar leaves more open than answers use; all of it is allowed."""
+        ...
+
     def is_complete(self, context: Sequence[Token]) -> bool:
         """Whether the answer may end here."""
         ...
@@ -67,6 +76,12 @@ class TimedConstraint:
 
     def forced(self, context: Sequence[Token]) -> tuple[Token, ...]:
         return self._timed(self._inner.forced, context)
+
+    def spelled(self, context: Sequence[Token]) -> tuple[Token, ...]:
+        return self._timed(self._inner.spelled, context)
+
+    def guessed(self, context: Sequence[Token]) -> tuple[Token, ...]:
+        return self._timed(self._inner.guessed, context)
 
     def is_complete(self, context: Sequence[Token]) -> bool:
         return self._timed(self._inner.is_complete, context)

@@ -3,8 +3,9 @@
     rate(d, k) = (1 + sum over j <= k of prod over i <= j of a_d(i)) / (D_d(k) + V(k + 1))
 
 with V measured, sampling and rollback included (`cost`), acceptance a conditional on what a token's draft rests on
-(`acceptance`), and D what drafting costs. k = 0 is always among the choices, so what does not pay is not done. Acceptance
-rate is a diagnosis, never the goal.
+(`acceptance`), and D what drafting costs. What a draft model will be confident of is not known before it is asked: it is
+expected by how certain the target has been (`certainty`), and how far it goes on is planned (`chain`). k = 0 is always among
+the choices, so what does not pay is not done. Acceptance rate is a diagnosis, never the goal.
 
 Pure: no clock, no model, no randomness. It is told every round and can be simulated by the thousand.
 """
@@ -19,16 +20,20 @@ from typing import Literal
 import numpy as np
 
 from specllm.decoding.acceptance import Acceptance
+from specllm.decoding.certainty import LEVELS, Certainty
+from specllm.decoding.chain import Chain, Shares
 from specllm.decoding.cost import CostModel, Floats
-from specllm.decoding.protocols import FORCED, Round
+from specllm.decoding.protocols import FREE, Round
 
 PROBE_SHARE = 0.01  # of the time may be lost to trying what does not seem to pay
 # Forwards of width 1 that an unspent budget may grow to: a new kind of text must not pay for old luck.
 PROBE_SAVINGS = 4.0
 HOPE = 0.95  # the chance of a drafted token that a probe hopes for
 MIN_GAIN = 1.01  # what is switched on must promise this much more than plain decoding: estimates have errors
-_EXPECTED_TOKENS = 64  # an answer's rest is at least this long, or as long as it already is
+_EXPECTED_TOKENS = 32  # an answer's rest is at least this long, or as long as it already is
+_OUTLOOK_RATE = 1 / 24  # per round, of the moving average of what the draft model would save
 _RATE = 0.1  # of the moving average of the draft cost
+_PLAN_ROUNDS = 16  # after which the draft model's chain is planned anew
 
 Verdict = Literal["drop", "last", "more"]
 
@@ -65,30 +70,51 @@ class DraftCost:
 class Controller:
     """Told every round; asked before every draft."""
 
-    def __init__(self, cost: CostModel, sources: dict[str, Acceptance], draft_cost: DraftCost | None = None) -> None:
+    def __init__(
+        self,
+        cost: CostModel,
+        sources: dict[str, Acceptance],
+        draft_cost: DraftCost | None = None,
+        shares: Shares | None = None,  # of the draft model's classes; None: it has one class of evidence, 0
+    ) -> None:
         self.cost = cost
         self.acceptance = sources  # by drafter name
         self.draft_cost = draft_cost
+        self.certainty = Certainty()
+        self._shares = shares or Shares([[1.0]] * (len(LEVELS) + 1))
+        self._level = self.certainty.level  # when the draft model was last asked about
+        self._chains: dict[int, Chain] = {}  # by level
+        self._chain_age: Counter[int] = Counter()
         self.lengths: dict[str, Counter[int]] = defaultdict(Counter)  # drafted lengths by source, for the summary
         self._budget_s = 0.0  # what probing may lose now
         self._probing = ""
         self._n_committed = 0
         self._can_model_pay = draft_cost is not None
         self._model_rate = 0.0  # what the draft model last promised
+        self._outlook = (
+            0.0  # the share of the time that it would have saved lately, in every round, had it been up to date
+        )
         self._best_rate = 0.0  # of the round in the making
 
     def begin(self) -> None:
         """A new answer starts; what was learned stays."""
         self._n_committed = 0
         self.lengths.clear()
+        self.certainty.begin()
+        self._outlook = 0.0
         self._can_model_pay = self.draft_cost is not None and self.can_model_pay()
-        if "model" in self.acceptance and self.draft_cost:
-            self._model_rate = self._best_chain(self.acceptance["model"].average(), self.cost.max_width - 1).rate
+        if "model" in self.acceptance and self.draft_cost and self.cost.max_width > 1:
+            self._model_rate = self._chain("model").rate
 
     @property
     def is_probing(self) -> bool:
         """Whether the round in the making is a try of something that is not believed to pay."""
         return bool(self._probing)
+
+    @property
+    def asks_a_model(self) -> bool:
+        """Whether a draft model may be asked in this answer, so that the target's certainty matters."""
+        return self._can_model_pay
 
     def can_model_pay(self) -> bool:
         """Whether a draft model of that cost could win here if nearly everything it drafts were accepted."""
@@ -112,17 +138,19 @@ class Controller:
 
     def model_option(self, source: str, n_pending: int, k: int) -> Option:
         """How many tokens to ask of the draft model when `n_pending` context tokens are still to be fed to it."""
-        cost, acceptance = self.draft_cost, self.acceptance[source]
+        cost = self.draft_cost
         k = min(k, self.cost.max_width - 1)
         if cost is None or k <= 0 or not self._can_model_pay:
             return NOTHING
-        option = self._best_chain(acceptance.average(), k)
+        self._level = self.certainty.level
+        option = Option(k, self._chain(source).rate)
         self._model_rate = option.rate
         plain = self.plain()
-        if option.length and option.rate > plain.rate * MIN_GAIN:
+        self._outlook += _OUTLOOK_RATE * (max(0.0, 1.0 - plain.rate / option.rate) - self._outlook)
+        if option.rate > plain.rate * MIN_GAIN:
             # Catching up is an investment: it pays if what is still to come gains more than it costs.
             rest_s = max(_EXPECTED_TOKENS, self._n_committed) / plain.rate
-            if n_pending <= 2 or rest_s * (1 - plain.rate / option.rate) > cost.catch_up_s(n_pending):
+            if n_pending <= 2 or rest_s * self._outlook > cost.catch_up_s(n_pending):
                 return option
             return NOTHING
         return self._probe(self.cost.curve[1 : k + 1] + np.arange(1, k + 1) * cost.token_s, cost.catch_up_s(n_pending))
@@ -140,31 +168,20 @@ class Controller:
         return best
 
     def verdict(self, source: str, evidence: Sequence[int], k: int) -> Verdict:
-        """Whether the last of `evidence` (a draft model's next token) is worth its row, and another one its forward.
-
-        The value of a round is its tokens minus what the best rate would have made of its time; stopping before the
-        token, behind it, or some tokens later are compared (Dinkelbach's form of maximising a ratio).
-        """
-        assert self.draft_cost is not None
-        acceptance = self.acceptance[source]
-        survival = np.cumprod(acceptance.chances(evidence))  # (n,)
-        n = len(evidence)
-        curve = self.cost.curve
-        value_without = 1.0 + survival[:-1].sum() - self._best_rate * curve[n - 1]
-        n_more = max(0, min(k, self.cost.max_width - 1) - n)
-        later = survival[-1] * np.cumprod(np.full(n_more, acceptance.average()))  # (n_more,)
-        tokens = 1.0 + survival.sum() + np.concatenate([[0.0], np.cumsum(later)])
-        seconds = curve[n : n + n_more + 1] + np.arange(n_more + 1) * self.draft_cost.token_s
-        values = tokens - self._best_rate * seconds
-        best = int(np.argmax(values))
-        if values[best] < value_without:
+        """Whether the last of `evidence` (a draft model's next token) is worth its row, and another one its forward."""
+        chain, n = self._chains[self._level], len(evidence)
+        survival = float(np.prod(self.acceptance[source].chances(evidence)))
+        is_longest = n >= min(k, chain.n_max)
+        to_come = chain.stopped(n) if is_longest else chain.worth(n, survival)
+        if survival + to_come < chain.stopped(n - 1):
             return "drop"
-        return "more" if best else "last"
+        return "more" if to_come > chain.stopped(n) else "last"
 
     # ---- learning -----------------------------------------------------------------------------------------------
 
-    def observe(self, round: Round, *, n_pending: int = 0) -> None:
-        """Counts a round; `n_pending` context tokens were fed to the draft model in it."""
+    def observe(self, round: Round, *, n_pending: int = 0, seen: Sequence[int] = ()) -> None:
+        """Counts a round; `n_pending` context tokens were fed to the draft model in it, and it was `seen` to be that
+        confident, its dropped token included."""
         seconds = round.draft_s + round.verify_s + round.rest_s
         source, n = round.draft.source, len(round.draft.tokens)
         self.cost.observe(round.width, round.verify_s + round.rest_s)
@@ -172,8 +189,12 @@ class Controller:
             self.acceptance[source].observe(round)
             self.lengths[source][n] += 1
         if n_pending and self.draft_cost is not None:
-            n_forwards = n - round.draft.evidence.count(FORCED)  # what the grammar forces is drafted without one
+            n_forwards = n - sum(one in FREE for one in round.draft.evidence)
             self.draft_cost.observe(n_pending, max(1, n_forwards), round.draft_s)
+        # Behind a wrong token it was confident of something else.
+        reached = [one for one in seen[: round.n_accepted + 1] if one not in FREE]
+        if reached:
+            self._shares.observe(self._level, reached)
         self._budget_s += PROBE_SHARE * seconds
         self._n_committed += len(round.tokens)
         if self._probing:
@@ -206,8 +227,22 @@ class Controller:
         best = int(np.argmax(rates))
         return Option(best + 1, float(rates[best]))
 
+    def _chain(self, source: str) -> Chain:
+        """The plan for the level of the last question, a little old perhaps."""
+        assert self.draft_cost is not None
+        level = self._level
+        old = self._chains.get(level)
+        if old is None or self._chain_age[level] >= _PLAN_ROUNDS:
+            shares = self._shares.at(level)
+            chances = np.array(self.acceptance[source].chances(range(len(shares))))
+            rate = old.rate if old else self.plain().rate
+            self._chains[level] = Chain(self.cost.curve, self.draft_cost.token_s, chances, shares, rate)
+            self._chain_age[level] = 0
+        self._chain_age[level] += 1
+        return self._chains[level]
+
     def _best_chain(self, chance: float, k: int) -> Option:
-        """The best number of tokens of a draft model whose tokens all have this chance."""
+        """The best number of tokens of a draft model whose tokens all have this chance, if one chose it before."""
         assert self.draft_cost is not None
         lengths = np.arange(1, k + 1)
         tokens = 1.0 + np.cumsum(np.cumprod(np.full(k, chance)))

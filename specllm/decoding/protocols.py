@@ -44,6 +44,11 @@ class LanguageModel(Protocol):
 
 
 FORCED = -1  # the evidence of a token that follows because the grammar allows no other, whoever drafted it
+# From here on, that of a token at the end of text that has to follow or probably does, and may become part of a longer one: each
+# is a class of its own, because how often ` "` stands alone says nothing of ` {`.
+SPELLED = 1_000_000
+GUESSED = 2_000_000  # that of the tokens before it, unless they are forced
+FREE = (FORCED, GUESSED)  # what a draft model spends no forward on
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +63,10 @@ class Draft:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Per token, who proposed it: the drafter, or `grammar` where there was no choice."""
-        if FORCED not in self.evidence:
+        """Per token, who proposed it: the drafter, or `grammar` where its text has to follow."""
+        if not self.evidence:
             return (self.source,) * len(self.tokens)
-        return tuple("grammar" if evidence == FORCED else self.source for evidence in self.evidence)
+        return tuple("grammar" if one == FORCED or one >= SPELLED else self.source for one in self.evidence)
 
 
 EMPTY_DRAFT = Draft((), "none")

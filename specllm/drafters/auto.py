@@ -45,7 +45,9 @@ class AutoDrafter:
             return EMPTY_DRAFT
         controller = self.controller
         self._judge(context)
-        drafts = {drafter.name: drafter.propose(context, k) for drafter in self._free}
+        proposed = {drafter.name: drafter.propose(context, k) for drafter in self._free}
+        # What the grammar alone proposes counts once: as that of its own drafter.
+        drafts = {name: draft for name, draft in proposed.items() if draft.source == name}
         self._proposals = {name: _Proposal(draft, len(context)) for name, draft in drafts.items()}
         options = {name: controller.best_prefix(name, draft.evidence) for name, draft in drafts.items()}
         if self._model is not None:
@@ -68,7 +70,8 @@ class AutoDrafter:
     def observe(self, round: Round) -> None:
         self._is_first = False
         n_pending, self._n_pending = self._n_pending, 0  # not every round asks for a draft
-        self.controller.observe(round, n_pending=n_pending)
+        seen = self._model.seen if self._model is not None and n_pending else ()
+        self.controller.observe(round, n_pending=n_pending, seen=seen)
         for drafter in self._free:
             drafter.observe(round)
 

@@ -5,6 +5,7 @@ The rest of the program sees a `Constraint` over token ids; what a JSON schema o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import logging
@@ -21,6 +22,7 @@ from specllm.config import StructureConfig
 from specllm.decoding.constraint import Mask
 from specllm.decoding.protocols import Token
 from specllm.errors import ConfigError, NothingAllowed
+from specllm.runtime import schema
 from specllm.runtime.vocab import Vocab
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class GrammarConstraint:
     feeds the rest, so a drafter may ask about tokens that are not committed.
     """
 
-    def __init__(self, structure: StructureConfig, vocab: Vocab) -> None:
+    def __init__(self, structure: StructureConfig, vocab: Vocab, *, is_guess: bool = False) -> None:
         """Raises ConfigError for what cannot be compiled or allows no text at all."""
         self._name = _NAMES[structure.kind]
         self._eog = vocab.eog
@@ -73,11 +75,15 @@ class GrammarConstraint:
         self._end = np.zeros(self._bits.nbytes, dtype=np.uint8)  # the mask that allows the end alone
         for token in vocab.eog:
             self._end[token >> 3] |= 1 << (token & 7)
-        self._compiled = LLMatcher(_tokenizer(vocab), _source(structure), log_level=_SILENT, limits=_limits())
+        self._tokenizer = _tokenizer(vocab)
+        self._compiled = LLMatcher(self._tokenizer, _source(structure), log_level=_SILENT, limits=_limits())
         if self._compiled.is_error():
             raise _refused(structure, self._compiled.get_error())
-        for warning in self._compiled.get_grammar_warnings():
-            LOGGER.warning("%s: %s", self._name, warning)
+        self._guesses: list[GrammarConstraint] = []
+        if not is_guess:
+            for warning in self._compiled.get_grammar_warnings():
+                LOGGER.warning("%s: %s", self._name, warning)
+            self._guesses = _guesses(structure, vocab)
         self.begin(0)
         try:
             is_empty = not (self.mask(()) & ~self._end).any()
@@ -89,6 +95,8 @@ class GrammarConstraint:
     def begin(self, n_prompt: int) -> None:
         self._start = n_prompt  # where in the context the answer begins
         self._restart()
+        for guess in self._guesses:
+            guess.begin(n_prompt)
 
     def mask(self, context: Sequence[Token]) -> Mask:
         self._follow(context)
@@ -111,6 +119,21 @@ class GrammarConstraint:
     def forced(self, context: Sequence[Token]) -> tuple[Token, ...]:
         self._follow(context)
         return () if self._is_ended else tuple(self._matcher.compute_ff_tokens())
+
+    def spelled(self, context: Sequence[Token]) -> tuple[Token, ...]:
+        self._follow(context)
+        text, last, split = self._matcher.compute_ff_bytes(), self._fed[-1:], self._tokenizer.tokenize_bytes
+        # Together with the token before, as `compute_ff_tokens` does it, unless that would be another one there.
+        tokens = split(self._tokenizer.decode_bytes(last) + text)
+        tokens = tokens[len(last) :] if tokens[: len(last)] == last else split(text)
+        return tuple(tokens[: self.n_allowed(context, tokens)])
+
+    def guessed(self, context: Sequence[Token]) -> tuple[Token, ...]:
+        for guess in self._guesses:
+            with contextlib.suppress(NothingAllowed):  # the answer has left it
+                tokens = guess.spelled(context)
+                return tokens[: self.n_allowed(context, tokens)]
+        return ()
 
     def is_complete(self, context: Sequence[Token]) -> bool:
         self._follow(context)
@@ -137,18 +160,22 @@ class GrammarConstraint:
             if token in self._eog:
                 self._is_ended = True
                 return
-            self._matcher.consume_token(token)
+            if not self._matcher.try_consume_tokens([token]):  # unlike `consume_token` it fails without giving up
+                self._check()
+                raise self._nothing_allowed("that token is not allowed")
             self._fed.append(token)
-            self._check()
 
     def _check(self) -> None:
         """Raises NothingAllowed where the parser gave up. It never recovers, so the next question goes to a new one: what is
         asked about a draft must not change what is said about the answer."""
         if self._matcher.is_error():
-            reason, n = _first_line(self._matcher.get_error()), len(self._fed)
+            error = self._nothing_allowed(_first_line(self._matcher.get_error()))
             self._restart()
-            raise NothingAllowed(f"{self._name} allows nothing behind token {n} of the answer ({reason})",
-                                 "make it simpler, and check that everything it begins can be completed")  # fmt: skip
+            raise error
+
+    def _nothing_allowed(self, reason: str) -> NothingAllowed:
+        return NothingAllowed(f"{self._name} allows nothing behind token {len(self._fed)} of the answer ({reason})",
+                              "make it simpler, and check that everything it begins can be completed")  # fmt: skip
 
 
 def _tokenizer(vocab: Vocab) -> LLTokenizer:
@@ -199,6 +226,15 @@ def _source(structure: StructureConfig) -> str:
         return LLMatcher.grammar_from_lark(any_to_lark(text))
     except (ValueError, GbnfToLarkError) as error:
         raise _refused(structure, str(error)) from None
+
+
+def _guesses(structure: StructureConfig, vocab: Vocab) -> list[GrammarConstraint]:
+    """Grammars of what an answer probably looks like, those that can be compiled."""
+    found = []
+    for text in schema.guesses(structure.text) if structure.kind == "json_schema" else ():
+        with contextlib.suppress(ConfigError):
+            found.append(GrammarConstraint(StructureConfig(kind="json_schema", text=text), vocab, is_guess=True))
+    return found
 
 
 def _refused(structure: StructureConfig, reason: str) -> ConfigError:

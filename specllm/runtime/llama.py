@@ -90,6 +90,11 @@ class Weights:
         return int(llama_cpp.llama_model_n_ctx_train(self.handle))
 
     @property
+    def n_embd(self) -> int:
+        """Numbers that stand for a token in the first layer's input."""
+        return int(llama_cpp.llama_model_n_embd(self.handle))
+
+    @property
     def sliding_window(self) -> int:
         """Tokens that some layers look back at most; 0 where all look at everything."""
         return int(llama_cpp.llama_model_n_swa(self.handle))
@@ -175,7 +180,7 @@ class LlamaModel:
             raise ContextFull(f"{n_past + len(tokens)} tokens do not fit in a context of {self.n_ctx}",
                               "use a larger --ctx or a shorter prompt")  # fmt: skip
         if not tokens:
-            return np.empty((0, self.n_vocab), dtype=np.float32)
+            return np.empty((0, self.vocab.n_tokens), dtype=np.float32)
         self._rollback.before_forward(tokens, n_past)
         if logits != "all":
             return self._decode_all(tokens, n_past, is_last_wanted=logits == "last")
@@ -228,7 +233,7 @@ class LlamaModel:
 
     def _decode_all(self, tokens: Sequence[Token], n_past: int, *, is_last_wanted: bool) -> Logits:
         """Feeds `tokens` in pieces of n_batch; returns (1, n_vocab) for the last one or (0, n_vocab)."""
-        rows = np.empty((0, self.n_vocab), dtype=np.float32)
+        rows = np.empty((0, self.vocab.n_tokens), dtype=np.float32)
         for i in range(0, len(tokens), self.n_batch):
             piece = tokens[i : i + self.n_batch]
             is_last = i + len(piece) == len(tokens)
@@ -238,7 +243,7 @@ class LlamaModel:
     def _decode(self, tokens: Sequence[Token], n_past: int, *, n_outputs: int) -> Logits:
         """One llama_decode of at most n_batch tokens with logits for the last `n_outputs` of them."""
         n = len(tokens)
-        self._tokens[:n] = tokens
+        self._write_inputs(tokens)
         self._positions[:n] = np.arange(n_past, n_past + n, dtype=np.int32)
         self._wants_logits[:n] = 0
         self._wants_logits[n - n_outputs : n] = 1
@@ -253,12 +258,20 @@ class LlamaModel:
             self._raise_for(code, n)
         self._rollback.after_decode(n)
         if not n_outputs:
-            return np.empty((0, self.n_vocab), dtype=np.float32)
+            return np.empty((0, self.vocab.n_tokens), dtype=np.float32)
         pointer = llama_cpp.llama_get_logits(self.handle)  # waits for the device
         if not pointer:
             raise BackendError("llama.cpp returned no logits", "run `specllm doctor`")
-        rows: Logits = np.ctypeslib.as_array(pointer, (n_outputs, self.n_vocab))
+        rows: Logits = np.ctypeslib.as_array(pointer, (n_outputs, self.vocab.n_tokens))
         return rows
+
+    @property
+    def _n_embd(self) -> int:
+        """Numbers that a token is fed as; 0: as its id."""
+        return 0
+
+    def _write_inputs(self, tokens: Sequence[Token]) -> None:
+        self._tokens[: len(tokens)] = tokens
 
     def _raise_for(self, code: int, n: int) -> None:
         if code == 2:  # aborted: only Ctrl-C asks for that
@@ -274,9 +287,12 @@ class LlamaModel:
 
     def _make_batch(self) -> None:
         """A batch whose arrays are written through numpy views, filled once with what never changes."""
-        self._batch = llama_cpp.llama_batch_init(self.n_batch, 0, 1)
+        self._batch = llama_cpp.llama_batch_init(self.n_batch, self._n_embd, 1)
         shape = (self.n_batch,)
-        self._tokens = np.ctypeslib.as_array(self._batch.token, shape)
+        if self._n_embd:
+            self._embeddings = np.ctypeslib.as_array(self._batch.embd, (self.n_batch, self._n_embd))
+        else:
+            self._tokens = np.ctypeslib.as_array(self._batch.token, shape)
         self._positions = np.ctypeslib.as_array(self._batch.pos, shape)
         self._wants_logits = np.ctypeslib.as_array(self._batch.logits, shape)
         for i in range(self.n_batch):

@@ -7,6 +7,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import llama_cpp
 
@@ -44,6 +45,10 @@ class Vocab:
         texts = [self.text(token) for token in range(self.n_tokens) if is_control(handle, token)]
         return sorted(filter(None, texts), key=len, reverse=True)
 
+    def is_special(self, token: Token) -> bool:
+        """Whether the token is something else than text that is written often: control, user-defined, a byte, unused."""
+        return bool(llama_cpp.llama_vocab_get_attr(self.handle, token) != llama_cpp.LLAMA_TOKEN_ATTR_NORMAL)
+
     def text(self, token: Token) -> str:
         """The token as the vocabulary spells it, e.g. `Ġthe` or `<|im_end|>`."""
         text = llama_cpp.llama_vocab_get_text(self.handle, token)
@@ -61,6 +66,25 @@ class Vocab:
         if n < 0:
             raise BackendError(f"llama.cpp could not tokenize {len(data)} bytes of text", "use a shorter prompt")
         return list(buffer[:n])
+
+    def tokenize_inside(self, text: str) -> list[Token]:
+        """`text` as it stands in the middle of a text: without special tokens, and without the blank that some
+        vocabularies put before every text."""
+        if not self._adds_blank:
+            return self.tokenize(text, adds_special=False, parses_special=False)
+        tokens: list[Token] = []
+        for before in "\n.":  # whichever of them makes no token with the beginning of the text
+            tokens = self.tokenize(before + text, adds_special=False, parses_special=False)
+            pieces = accumulate(map(self.piece, tokens))
+            n_before = next((n for n, piece in enumerate(pieces, 1) if piece == b" " + before.encode()), 0)
+            if n_before:
+                return tokens[n_before:]
+        return tokens
+
+    @cached_property
+    def _adds_blank(self) -> bool:
+        tokens = self.tokenize("a", adds_special=False, parses_special=False)
+        return b"".join(map(self.piece, tokens)).startswith(b" ")
 
     def piece(self, token: Token, *, shows_special: bool = False) -> bytes:
         """The bytes a token adds to the text; nothing for a special token unless `shows_special`."""
@@ -113,12 +137,14 @@ class SharedVocabulary:
         return token < self.n_shared and token not in self.differing
 
 
-def compare_vocabularies(target: Vocab, draft: Vocab) -> SharedVocabulary:
+def compare_vocabularies(target: Vocab, draft: Vocab, kept: Sequence[Token] | None = None) -> SharedVocabulary:
     """What the two have in common; raises IncompatiblePair with the broken rule, as llama.cpp's speculative check has them.
 
     Ids that only one side has (padding rows) or that spell different texts are kept out of drafts instead of refused,
-    while there are few.
+    while there are few. `kept`: the draft's vocabulary is a part of a whole one and its id `i` stands for `kept[i]` there.
     """
+    if kept is not None:
+        return _compare_kept(target, draft, kept)
     rules = [
         ("vocabulary type", target.type, draft.type),
         ("adds BOS", target.adds_bos, draft.adds_bos),
@@ -144,6 +170,21 @@ def compare_vocabularies(target: Vocab, draft: Vocab) -> SharedVocabulary:
             "take a draft model of the same family (`specllm models list` shows pairs), or use --drafter lookup",
         )
     return SharedVocabulary(n_shared, differing)
+
+
+def _compare_kept(target: Vocab, draft: Vocab, kept: Sequence[Token]) -> SharedVocabulary:
+    """The part of a vocabulary has no padding and every text of it counts; ids of the others are proposed by nobody."""
+    get, ours, theirs = llama_cpp.llama_vocab_get_text, target.handle, draft.handle
+    differing = frozenset(
+        token for i, token in enumerate(kept) if token >= target.n_tokens or get(ours, token) != get(theirs, i)
+    )
+    if target.type != draft.type or len(differing) > MAX_DIFFERING_TOKENS:
+        raise IncompatiblePair(
+            f"the trimmed draft model was made for another vocabulary: {len(differing):,} of its {len(kept):,} tokens are not "
+            "the target's",
+            "make one of a model of the target's family: specllm models make-draft",
+        )
+    return SharedVocabulary(target.n_tokens, differing)
 
 
 def _differing_tokens(target: Vocab, draft: Vocab, n_shared: int) -> frozenset[Token]:

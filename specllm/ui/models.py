@@ -88,6 +88,23 @@ def print_verified(verified: Sequence[Row]) -> None:
         sys.stdout.write(f"{one['sha256']}  {one['path']}\n")
 
 
+def print_made_draft(made: Row) -> None:
+    """What was tried and what it costs, a line each, and how to use it."""
+    console = _stdout()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("tried")
+    for title in ("weights", "ms/token"):
+        table.add_column(title, justify="right")
+    for one in made["candidates"]:
+        table.add_row(one["label"], sized(one["n_bytes"]), f"{one['token_s'] * 1e3:.1f}")
+    console.print(table)
+    if made["coverage"] is not None:
+        write_note(f"the kept tokens are {made['coverage']:.1%} of the text that was counted")
+    write_note(
+        f"{made['name']} is {made['gain']:.2f} x as fast as its source; use it with --draft-model {made['name']}"
+    )
+
+
 def print_path(path: Path | str) -> None:
     """stdout has the path and nothing else."""
     sys.stdout.write(f"{path}\n")

@@ -55,10 +55,19 @@ histories = st.lists(
 )  # fmt: skip
 
 
+requests = st.lists(
+    st.tuples(
+        st.floats(0, 1),  # the share of the last context that it begins with
+        st.lists(st.integers(0, N_VOCAB + 2), min_size=1, max_size=30),  # and what follows
+        histories,
+    ),
+    min_size=1, max_size=3,
+)  # fmt: skip
+
+
 @settings(max_examples=150, deadline=None)
 @given(
-    prompt=st.lists(st.integers(0, N_VOCAB + 2), min_size=1, max_size=30),
-    history=histories,
+    requests=requests,
     n_ctx=st.sampled_from([32, 48, 4096]),
     temperature=st.sampled_from([0.0, 0.7, 1.3]),
     floor=st.sampled_from([0.0, 0.25, 0.6]),
@@ -66,32 +75,37 @@ histories = st.lists(
     odd_ids=st.booleans(),
 )
 def test_after_any_history_the_cache_is_the_contexts_window_and_the_draft_the_models(
-    prompt, history, n_ctx, temperature, floor, differing, odd_ids
+    requests, n_ctx, temperature, floor, differing, odd_ids
 ):
+    """Over several requests, related or not, with one cache."""
+
     def can_draft(token: int) -> bool:
         return token not in differing
 
-    sampler = sampler_for(temperature, repeat_penalty=1.0 if odd_ids or max(prompt) >= N_VOCAB else 1.2)
+    has_odd_ids = odd_ids or any(max(tail) >= N_VOCAB for _, tail, _ in requests)
+    sampler = sampler_for(temperature, repeat_penalty=1.0 if has_odd_ids else 1.2)
     model = BigramModel(n_vocab=N_VOCAB, n_ctx=n_ctx)
     drafter = ModelDrafter(model, sampler, rule=floor_rule(floor), can_draft=can_draft)
-    context = list(prompt)
-    drafter.begin(context)
-    for k, share, token in history:
-        draft = drafter.propose(context, k)
-        assert len(draft.evidence) == len(draft.tokens)
-        if context[-1] >= N_VOCAB:
-            assert draft.tokens == ()
-        else:
-            window = window_of(model, context, draft.tokens)
-            assert all(token < N_VOCAB for token in window)
-            since_unknown = next((i for i, t in enumerate(reversed(context)) if t >= N_VOCAB), len(context))
-            assert len(window) >= min(since_unknown, n_ctx // 2)
-            assert list(draft.tokens) == expected_draft(
-                model, window, context, min(k, n_ctx // 4), sampler, floor, can_draft
-            )
-        assert not differing & set(draft.tokens)
-        context += draft.tokens[: round(share * len(draft.tokens))]
-        context.append(N_VOCAB + 1 if odd_ids and token == 0 else token)
+    context: list[int] = []
+    for kept, tail, history in requests:
+        context = [*context[: round(kept * len(context))], *tail]
+        drafter.begin(context)
+        for k, share, token in history:
+            draft = drafter.propose(context, k)
+            assert len(draft.evidence) == len(draft.tokens)
+            if context[-1] >= N_VOCAB:
+                assert draft.tokens == ()
+            else:
+                window = window_of(model, context, draft.tokens)
+                assert all(token < N_VOCAB for token in window)
+                since_unknown = next((i for i, t in enumerate(reversed(context)) if t >= N_VOCAB), len(context))
+                assert len(window) >= min(since_unknown, n_ctx // 2)
+                assert list(draft.tokens) == expected_draft(
+                    model, window, context, min(k, n_ctx // 4), sampler, floor, can_draft
+                )
+            assert not differing & set(draft.tokens)
+            context += draft.tokens[: round(share * len(draft.tokens))]
+            context.append(N_VOCAB + 1 if odd_ids and token == 0 else token)
 
 
 def test_nothing_is_computed_before_the_first_proposal():
@@ -102,18 +116,21 @@ def test_nothing_is_computed_before_the_first_proposal():
     drafter.propose([1, 2, 3], 2)
     assert model.n_forwards == 2
     drafter.begin([4])
-    assert (model.n_forwards, model.n_past) == (2, 0)
+    assert model.n_forwards == 2
+
+
+class FedModel(BigramModel):
+    """Counts the tokens it is fed."""
+
+    n_fed = 0
+
+    def forward(self, tokens, *, logits="all"):
+        self.n_fed += len(tokens)
+        return super().forward(tokens, logits=logits)
 
 
 def test_what_was_read_once_is_not_read_again():
-    class Model(BigramModel):
-        n_fed = 0
-
-        def forward(self, tokens, *, logits="all"):
-            self.n_fed += len(tokens)
-            return super().forward(tokens, logits=logits)
-
-    model = Model()
+    model = FedModel()
     drafter = ModelDrafter(model, GREEDY, rule=floor_rule(0.0))
     context = list(range(10)) * 10
     drafter.begin(context)
@@ -128,6 +145,28 @@ def test_what_was_read_once_is_not_read_again():
     assert drafter.n_pending(context) == 1
     drafter.propose(context, 4)
     assert model.n_fed == 108 + 1 + 3
+
+
+@pytest.mark.parametrize("n_ctx", [4096, 128])
+def test_the_next_request_reads_only_what_it_does_not_share_with_the_last(n_ctx):
+    """A conversation goes on, also where the window no longer holds its beginning; another text is read whole."""
+    model = FedModel(n_ctx=n_ctx)
+    drafter = ModelDrafter(model, GREEDY, rule=floor_rule(0.0))
+    context = random.Random(1).choices(range(N_VOCAB), k=300)
+    drafter.begin(context)
+    n_window = min(300, n_ctx // 2)
+    guess = drafter.propose(context, 4).tokens[0]
+    assert model.n_fed == n_window + 3
+    context += [(guess + 1) % N_VOCAB, 7, 7]  # the answer: other than drafted
+    drafter.begin(context)
+    assert drafter.n_pending(context) == 3
+    drafter.propose(context, 1)
+    assert model.n_fed == n_window + 3 + 3
+    other = [N_VOCAB - 1 - token for token in context[:40]]
+    drafter.begin(other)
+    assert drafter.n_pending(other) == 40
+    drafter.propose(other, 1)
+    assert (model.n_fed, model.cache) == (n_window + 6 + 40, other)
 
 
 @pytest.mark.parametrize("n_ctx", [64, 512])

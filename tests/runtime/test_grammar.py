@@ -119,6 +119,87 @@ def test_a_forced_token_is_the_only_one_allowed(vocab, name):
     assert n_forced or name == "regex"
 
 
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_spelled_text_is_what_has_to_follow_however_it_is_split(vocab, name):
+    """Every answer goes on with it byte by byte, the forced tokens come first, and all of it is allowed."""
+    constraint = GrammarConstraint(STRUCTURES[name], vocab)
+    for seed in range(10):
+        constraint.begin(0)
+        tokens = walk(constraint, vocab, random.Random(seed))
+        for i in range(len(tokens) + 1):
+            spelled, forced = constraint.spelled(tokens[:i]), constraint.forced(tokens[:i])
+            assert spelled[: len(forced)] == forced
+            assert constraint.n_allowed(tokens[:i], spelled) == len(spelled)
+            rest = b"".join(vocab.piece(token) for token in tokens[i:])
+            assert rest.startswith(b"".join(vocab.piece(token) for token in spelled))
+
+
+SPELLED = {  # regex, the answer's first tokens -> those that spell what has to follow, and how many of them are certain
+    "other tokens begin like it": ("a (the|that)", ["a"], [" th"], 0),
+    "and behind what is certain": ("a-b (the|that)", ["a"], ["-", "b", " th"], 2),
+    "inside a character": ("(ä|ö)", ["<0xC3>"], [], 0),
+    "nothing has to follow": ("(it|on)", [], [], 0),
+    "the answer is over": ("ab", ["a", "b"], [], 0),
+}
+
+
+@pytest.mark.parametrize("name", SPELLED)
+def test_text_that_has_to_follow_is_spelled_as_the_vocabulary_splits_it(vocab, name):
+    pattern, begun, spelled, n_forced = SPELLED[name]
+    by_text = {vocab.text(token).replace(synthetic.SPACE, " "): token for token in range(vocab.n_tokens)}
+    constraint = GrammarConstraint(StructureConfig(kind="regex", text=pattern), vocab)
+    context = [by_text[text] for text in begun]
+    assert [vocab.text(token).replace(synthetic.SPACE, " ") for token in constraint.spelled(context)] == spelled
+    assert len(constraint.forced(context)) == n_forced
+
+
+OPEN = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "inner": {"type": "object", "properties": {"yes": {"type": "boolean"}, "n": {"type": "integer"}}},
+        "kind": {"enum": ["alpha", "beta"]},
+    },
+    "required": ["name"],
+}
+GUESSED = {  # what the answer begins with -> what is guessed
+    "the first key": ("", '{"name": "'),
+    "the next one": ('{"name": "a"', ', "inner": {"yes": '),
+    "the rest of one": ('{"name": "a", "in', 'ner": {"yes": '),
+    "the end": ('{"name": "a", "inner": {"yes": true, "n": 1}, "kind": "a', 'lpha"}'),
+    "one was left out": ('{"name": "a", "k', 'ind": "'),
+    "a choice after that": ('{"name": "a", "inner": {"n": 1', ""),
+    "another was put in": ('{"name": "a", "nn', ""),
+    "and stays": ('{"name": "a", "nn": 1, "', ""),
+    "the answer is over": ('{"name": "a", "inner": {"yes": true, "n": 1}, "kind": "alpha"}', ""),
+}
+
+
+@pytest.mark.parametrize("name", GUESSED)
+def test_of_what_an_answer_leaves_open_the_text_that_names_all_and_nothing_else_is_guessed(vocab, name):
+    begun, guessed = GUESSED[name]
+    constraint = GrammarConstraint(StructureConfig(kind="json_schema", text=json.dumps(OPEN)), vocab)
+    context = [synthetic.EOS, *vocab.tokenize(begun, adds_special=False, parses_special=False)]
+    constraint.begin(1)
+    tokens = constraint.guessed(context)
+    assert detokenize(vocab, tokens) == guessed
+    assert constraint.n_allowed(context, tokens) == len(tokens)
+
+
+def test_a_guess_ends_where_it_would_be_forbidden(vocab):
+    schema = {"type": "object", "properties": {"kind": {"enum": ["alpha"]}}, "required": ["kind", "more"]}
+    constraint = GrammarConstraint(StructureConfig(kind="json_schema", text=json.dumps(schema)), vocab)
+    assert detokenize(vocab, constraint.guessed([])) == '{"kind": "alpha"'  # and not `}`
+
+
+def test_a_guess_that_cannot_be_compiled_is_none_and_warns_of_nothing(vocab, caplog):
+    never = {"type": "object", "enum": ["alpha"]}
+    schema = {**OPEN, "properties": {"never": never, **OPEN["properties"]}, "x-guidance": {"lenient": True}, "not": {}}
+    constraint = GrammarConstraint(StructureConfig(kind="json_schema", text=json.dumps(schema)), vocab)
+    assert len(caplog.messages) == 1
+    assert constraint.guessed(vocab.tokenize('{"na', adds_special=False, parses_special=False)) != ()
+
+
 def test_keys_punctuation_and_the_rest_of_an_enum_value_are_forced(vocab):
     constraint = GrammarConstraint(STRUCTURES["schema"], vocab)
 
@@ -150,6 +231,8 @@ def test_every_answer_depends_on_the_context_alone(vocab, name, seed, n_prompt):
         fresh = GrammarConstraint(STRUCTURES[name], vocab)
         assert allowed(used, [*prompt, *tokens]) == allowed(fresh, tokens)
         assert used.forced([*prompt, *tokens]) == fresh.forced(tokens)
+        assert used.spelled([*prompt, *tokens]) == fresh.spelled(tokens)
+        assert used.guessed([*prompt, *tokens]) == fresh.guessed(tokens)
         assert used.n_allowed([*prompt, *tokens], draft) == fresh.n_allowed(tokens, draft)
         assert used.is_complete([*prompt, *tokens]) == fresh.is_complete(tokens)
         assert used.is_over([*prompt, *tokens]) == fresh.is_over(tokens)
@@ -186,6 +269,7 @@ def test_an_end_inside_the_grammar_ends_the_answer_before_it_is_complete(vocab):
     constraint = GrammarConstraint(StructureConfig(kind="grammar", text='start: "a" <|im_end|> "b"'), vocab)
     (a,) = vocab.tokenize("a", adds_special=False, parses_special=False)
     assert allowed(constraint, [a]) == [synthetic.IM_END]
+    assert constraint.spelled([a, synthetic.IM_END]) == ()
     assert not constraint.is_complete([a, synthetic.IM_END])
     assert set(allowed(constraint, [a, synthetic.IM_END])) == vocab.eog
 

@@ -1,0 +1,62 @@
+"""How certain the target has been of its own last tokens: what shows, for nothing, how well a draft model will guess.
+
+Where the target is certain a small model mostly says the same. Over 34 answers of a 1.5B model drafts of its 0.5B sibling were
+worth 4 to 6 tokens a round in the most certain third of the positions and lost time in the least certain one, and the last
+16 tokens' certainty told the two apart (correlation 0.56; 30 November 2026).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from specllm.decoding.protocols import Sampler, Token
+
+LEVELS = (-0.5, -0.3, -0.2, -0.12, -0.06, -0.02)  # nats, where one level ends and the next begins
+_START = -0.25  # before anything was said
+_RATE = 1 / 12  # of the moving average, per token
+_LEAST = 1e-3  # a token less certain than that tells no more
+
+
+class Certainty:
+    """The moving average of the logarithm of the target's highest probability."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets the last answer."""
+        self.value = _START
+
+    @property
+    def level(self) -> int:
+        """0, quite uncertain, to len(LEVELS), nearly sure."""
+        return bisect_right(LEVELS, self.value)
+
+    def add(self, probability: float) -> None:
+        self.value += _RATE * (math.log(max(probability, _LEAST)) - self.value)
+
+
+class CertaintySampler:
+    """Implements `protocols.Sampler`: picks what another one does, and looks how certain the target was."""
+
+    def __init__(self, sampler: Sampler, certainty: Certainty) -> None:
+        self._sampler = sampler
+        self._certainty = certainty
+
+    def pick(self, logits: npt.NDArray[np.float32], context: Sequence[Token]) -> Token:
+        self._certainty.add(top_probability(logits))
+        return self._sampler.pick(logits, context)
+
+
+def top_probability(row: npt.NDArray[np.float32]) -> float:
+    """The probability of the most likely token, from one row of logits.
+
+    Taken among the tokens within 10 nats of it: a fourth of the time of a full softmax over 150,000 tokens.
+    """
+    highest = row.max()
+    return float(1.0 / np.exp(row[row > highest - 10.0] - highest).sum())
