@@ -11,7 +11,7 @@ from specllm.errors import ConfigError
 
 MAX_DRAFT_LENGTH = 512  # the widest block llama.cpp computes in one piece here (n_ubatch)
 
-DRAFTERS = ("auto", "none", "reference", "lookup", "model")
+DRAFTERS = ("auto", "none", "reference", "lookup", "store", "model")
 CHAT_DRAFTERS = tuple(name for name in DRAFTERS if name != "reference")  # which needs a text to predict the answer from
 
 MAX_LOGPROBS = 20  # alternatives to a token
@@ -111,6 +111,7 @@ class DraftConfig:
     draft_ctx: int = 2048  # the draft model's own window, tokens
     is_recalibrated: bool = False  # measure this machine anew
     is_exact: bool = False  # only blocks that compute, bit for bit, what single tokens do
+    store: str | None = None  # of the user's files and earlier answers, by name: drafts are taken from it
 
     @property
     def is_controlled(self) -> bool:
@@ -139,6 +140,8 @@ class DraftConfig:
         check(
             0 <= self.confidence_floor <= 1, f"confidence_floor is {self.confidence_floor}", "use a number from 0 to 1"
         )
+        check(self.drafter != "store" or self.store is not None, "there is no store to draft from",
+              "name one with --store, or use --drafter lookup")  # fmt: skip
         check(self.draft_ctx >= 64, f"draft context is {self.draft_ctx}", "use at least 64 tokens")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from specllm.app import learned
 from specllm.app.drafting import SOURCES, Drafting, new_acceptance
-from specllm.app.generate import Answer, GenerateRequest, Plan, make_plan, remembered
+from specllm.app.generate import Answer, GenerateRequest, Plan, kept_in_store, make_plan, remembered
 from specllm.app.generation import Generation, Session
 from specllm.app.loading import Loader
 from specllm.app.models import LocatedModel, locate_pair
@@ -58,7 +58,8 @@ class ChatModels:
             generation = self.session.generate(prompt, sampler, draft_length, self.plan.generate, self._constraint)
             chunks = iter(generation)
             try:
-                yield Answer(self.plan, self.session, generation, chunks), generation
+                with kept_in_store(self._drafting, generation):
+                    yield Answer(self.plan, self.session, generation, chunks), generation
             finally:
                 chunks.close()  # its watch over Ctrl-C ends here, not when it is collected
                 generation.settle()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from specllm.app.calibration import Identity
+from specllm.app.store import Store
 from specllm.config import DraftConfig
 from specllm.decoding.acceptance import Acceptance
 from specllm.decoding.chain import Shares
@@ -19,14 +20,16 @@ from specllm.drafters.lookup import MATCH_PRIOR, LookupDrafter
 from specllm.drafters.model import CONFIDENCE_PRIOR, CONFIDENCE_SHARES, ModelDrafter, floor_rule
 from specllm.drafters.none import NoDrafter
 from specllm.drafters.reference import REFERENCE_PRIOR, ReferenceDrafter
+from specllm.drafters.store import STORE_PRIOR, StoreDrafter
 from specllm.runtime.llama import LlamaModel
 
 SOURCES = {
     "none": (),
     "reference": ("reference",),
     "lookup": ("lookup",),
+    "store": ("store",),
     "model": ("model",),
-    "auto": ("reference", "lookup", "model"),
+    "auto": ("reference", "lookup", "store", "model"),
 }
 
 
@@ -36,6 +39,7 @@ def new_acceptance() -> dict[str, Acceptance]:
         "grammar": Acceptance({GUESSED: GUESSED_CHANCE}, SPELLED_CHANCE),
         "reference": Acceptance(REFERENCE_PRIOR, 0.9, 30.0),
         "lookup": Acceptance(MATCH_PRIOR, 0.7),
+        "store": Acceptance(STORE_PRIOR, 0.4),
         "model": Acceptance(CONFIDENCE_PRIOR | {GUESSED: GUESSED_CHANCE}, 0.75),
     }
 
@@ -47,6 +51,7 @@ class Drafting:
     config: DraftConfig
     sampler: Sampler
     draft_model: LlamaModel | None = None
+    store: Store | None = None  # of the user's files and earlier answers
     reference: Sequence[Token] = ()  # what the answer is expected to resemble
     constraint: Constraint | None = None  # what the answer must look like; its sampler knows it too
     can_draft: Callable[[Token], bool] = lambda token: True
@@ -65,6 +70,7 @@ class Drafting:
             "grammar": NoDrafter,
             "reference": self._reference,
             "lookup": self._lookup,
+            "store": self._store,
         }
         if not is_controlled:
             fixed: dict[str, Callable[[], Drafter]] = {"none": NoDrafter, "model": self._model, **free}
@@ -74,6 +80,7 @@ class Drafting:
             "grammar": self.constraint is not None,
             "reference": bool(self.reference),
             "lookup": True,
+            "store": self.store is not None,
             "model": self.draft_cost is not None,
         }
         names = [source for source in ("grammar", *SOURCES[name]) if there[source]]
@@ -91,6 +98,10 @@ class Drafting:
 
     def _lookup(self) -> LookupDrafter:
         return LookupDrafter(self.config.lookup_min_match)
+
+    def _store(self) -> StoreDrafter:
+        assert self.store is not None
+        return self.store.drafter()
 
     def _model(self) -> ModelDrafter:
         assert self.draft_model is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -34,12 +35,14 @@ from specllm.decoding.logprobs import LogprobSampler
 from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import Round, Token
 from specllm.decoding.sampling import KeyedSampler
-from specllm.errors import ConfigError, IncompleteAnswer
+from specllm.errors import ConfigError, IncompleteAnswer, StorageError
 from specllm.models.store import recorded_digest, size_on_disk
 from specllm.runtime.backend import physical_cores
 from specllm.runtime.grammar import GrammarConstraint, check_structure
 from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.vocab import Vocab
+
+LOGGER = logging.getLogger("specllm")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,6 +262,7 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         # After Ctrl-C between two rounds it is still suspended inside `abort_on_interrupt`; left to the garbage collector
         # it would end when Python does, and wait for a thread that is gone.
         stack.callback(lambda: made._chunks.close())
+        stack.enter_context(kept_in_store(drafting, generation))
         yield made
 
 
@@ -277,6 +281,17 @@ def _written_down(answer: Answer, trace: Path, piece: Piece) -> Iterator[None]:
         answer._chunks = traced(answer._generation, writer, answer._logprobs_of)
         yield
         writer.end(finish_reason=answer.finish_reason, strategy=answer.strategy, plain_tok_per_s=answer.plain_tok_per_s)
+
+
+@contextlib.contextmanager
+def kept_in_store(drafting: Drafting, generation: Generation) -> Iterator[None]:
+    """The answer is in the store afterwards, where there is one; a store that cannot be written costs no answer."""
+    yield
+    if drafting.store is not None:
+        try:
+            drafting.store.remember(generation.tokens)
+        except StorageError as error:
+            LOGGER.warning("the answer is not in the store: %s", error.message)
 
 
 @contextlib.contextmanager

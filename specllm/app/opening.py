@@ -12,6 +12,7 @@ from specllm.app.generation import Session
 from specllm.app.loading import Loader
 from specllm.app.memory_plan import Models
 from specllm.app.offload import settled_gpu_layers
+from specllm.app.store import open_store
 from specllm.config import ContextConfig, GenerateConfig, SamplingConfig
 from specllm.drafters.none import NoDrafter
 from specllm.errors import ConfigError
@@ -50,6 +51,8 @@ class Opening:
         """
         plan, context = self._plan, replace(self._loader.context, n_ctx=n_ctx)
         target, drafting = self._loader.open(self.weights, context, plan.sampling, plan.draft_model, self._notice)
+        if plan.draft.store is not None:
+            drafting.store = open_store(plan.draft.store, self.weights.vocab, plan.target.name)
         session = Session(target, NoDrafter(), draft_model=drafting.draft_model, is_exact=plan.draft.is_exact)
         self._stack.callback(session.close)
         return session, drafting, replace(context, n_batch=target.n_batch)

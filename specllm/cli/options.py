@@ -157,6 +157,9 @@ class DraftOptions:
                   help="The draft model's own window, tokens."),
     ] = DraftConfig().draft_ctx  # fmt: skip
 
+    store: Annotated[
+        str | None, _drafting("--store", metavar="NAME", help="Draft from this store too, and keep answers in it.")
+    ] = None
     exact: Annotated[
         bool,
         _drafting("--exact", help="Draft only so much at a time that no near tie can flip: the text is plain decoding's in "
@@ -170,7 +173,7 @@ class DraftOptions:
         return DraftConfig(
             drafter=self.drafter or DraftConfig().drafter, draft_length=self.draft_length, confidence_floor=self.confidence,
             lookup_min_match=self.min_match, draft_ctx=self.draft_ctx, is_recalibrated=self.recalibrate,
-            is_exact=self.exact,
+            is_exact=self.exact, store=self.store,
         )  # fmt: skip
 
 

@@ -16,7 +16,13 @@ from specllm.decoding.protocols import Round
 from specllm.ui.console import harmless, has_colour, joined, write_note
 from specllm.ui.status import Panel, StatusLine
 
-_COLOURS = {"model": "\x1b[32m", "lookup": "\x1b[36m", "reference": "\x1b[35m", "grammar": "\x1b[33m"}
+_COLOURS = {
+    "model": "\x1b[32m",
+    "lookup": "\x1b[36m",
+    "reference": "\x1b[35m",
+    "store": "\x1b[34m",
+    "grammar": "\x1b[33m",
+}
 _OTHER_SOURCE = "\x1b[34m"
 _RESET = "\x1b[0m"
 _MAX_POSITIONS = 16  # of the acceptance by position, in the table; --json has all

@@ -20,8 +20,8 @@ from specllm.decoding.protocols import Round
 from specllm.ui.generate import shown_speed
 
 MAX_ROUNDS = 256  # no window has room for the bars of more
-_COLOURS = {"lookup": "cyan", "model": "green", "reference": "magenta", "grammar": "yellow"}
-_OTHER_COLOUR = "blue"
+_COLOURS = {"lookup": "cyan", "model": "green", "reference": "magenta", "store": "blue", "grammar": "yellow"}
+_OTHER_COLOUR = "white"
 _REJECTED_COLOUR = "color(243)"  # a grey of the fixed 256: the theme's own may be the background
 _DIM = "dim"
 _MIN_SCALE = 4  # tokens: without it, drafts of one token would fill the height

@@ -24,6 +24,7 @@ from specllm.drafters.auto import AutoDrafter
 from specllm.drafters.lookup import LookupDrafter
 from specllm.drafters.model import CONFIDENCE_SHARES, ModelDrafter, floor_rule
 from specllm.drafters.none import NoDrafter
+from specllm.drafters.store import StoreDrafter
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.smoke import SmokeReport
 from specllm.runtime.trim_vocab import write_trimmed
@@ -33,6 +34,7 @@ from tests.app.benches import ONE_THREAD, MakeRequest
 from tests.app.benches import prompt as bench_prompt
 from tests.app.chats import NO_EOG, MakeModels
 from tests.app.sessions import GREEDY, TEXT, MakeSession
+from tests.drafters.suffixes import suffix_array
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,9 @@ def make_session(weights) -> Iterator[MakeSession]:
         target = model(architecture, n_ctx)
         if drafter in ("none", "lookup"):
             return Session(target, NoDrafter() if drafter == "none" else LookupDrafter(min_match=2))
+        if drafter == "store":
+            return Session(target, StoreDrafter([suffix_array([target.vocab.tokenize(
+                TEXT, adds_special=False, parses_special=False), list(range(261, 300))])], 1))  # fmt: skip
         if drafter == "auto":  # forwards that cost the same at every width: whatever there is gets drafted
             controller = Controller(
                 CostModel(dict.fromkeys(CALIBRATION_WIDTHS, 0.01)),

@@ -10,7 +10,7 @@ from specllm.decoding.protocols import Round
 from specllm.decoding.sampling import KeyedSampler
 
 ARCHITECTURES = ["llama", "mamba"]
-DRAFTERS = ["none", "lookup", "wrong model", "close model", "trimmed model", "target itself", "auto"]
+DRAFTERS = ["none", "lookup", "store", "wrong model", "close model", "trimmed model", "target itself", "auto"]
 GREEDY = SamplingConfig(temperature=0.0)
 TEXT = "def it(self):\n    return self.the(it)\n\n\ndef other(self):\n    return self.the(other)\n\n\ndef "
 

@@ -12,25 +12,19 @@ from hypothesis import strategies as st
 from specllm.drafters.store import (
     LONGEST_MATCH,
     STORE_PRIOR,
-    TOKEN_BYTES,
     StoreDrafter,
-    SuffixArray,
     encode,
     join,
     sort_suffixes,
 )
+from tests.drafters.suffixes import suffix_array
 
 SEPARATOR = 2**32 - 1
 documents_of = st.lists(st.lists(st.integers(0, 3), max_size=40), max_size=5)
 
 
-def array_of(documents: list[list[int]]) -> SuffixArray:
-    text = join([encode(document) for document in documents])
-    return SuffixArray(b"head" + text + sort_suffixes(text), 4, len(text) // TOKEN_BYTES)
-
-
 def drafted(documents: list[list[int]], context: list[int], k: int, min_match: int = 1) -> list[int]:
-    return list(StoreDrafter([array_of(documents)], min_match).propose(context, k).tokens)
+    return list(StoreDrafter([suffix_array(documents)], min_match).propose(context, k).tokens)
 
 
 def ends(documents: list[list[int]], suffix: list[int]) -> list[tuple[int, int]]:
@@ -58,7 +52,7 @@ def test_suffixes_are_in_the_order_of_their_first_tokens(documents):
 @given(documents=documents_of, context=st.lists(st.integers(0, 4), min_size=1, max_size=60))
 def test_the_longest_suffix_and_all_its_occurrences_are_found(documents, context):
     longest = max((n for n in range(1, len(context) + 1) if ends(documents, context[-n:])), default=0)
-    match = array_of(documents).find(context, 1)
+    match = suffix_array(documents).find(context, 1)
     assert match.length == longest
     if longest:
         assert match.end - match.first == len(ends(documents, context[-longest:]))
@@ -83,7 +77,7 @@ def test_a_draft_follows_most_occurrences_and_never_crosses_a_document(documents
 def test_a_match_is_no_longer_than_what_is_sorted():
     text = [*range(200)]
     context = [*range(150)]
-    assert array_of([text]).find(context, 1).length == LONGEST_MATCH
+    assert suffix_array([text]).find(context, 1).length == LONGEST_MATCH
     assert drafted([text], context, 5) == [150, 151, 152, 153, 154]
 
 
@@ -94,7 +88,7 @@ def test_a_shorter_match_than_asked_for_drafts_nothing():
 
 def test_evidence_is_the_match_and_the_agreement_of_its_occurrences():
     def chances(documents: list[list[int]], k: int) -> list[float]:
-        return [STORE_PRIOR[one] for one in StoreDrafter([array_of(documents)], 2).propose([5, 6], k).evidence]
+        return [STORE_PRIOR[one] for one in StoreDrafter([suffix_array(documents)], 2).propose([5, 6], k).evidence]
 
     alone = chances([[5, 6, 7, 8]], 2)
     two_of_three = chances([[5, 6, 7, 8], [5, 6, 7, 8], [5, 6, 7, 9]], 2)
@@ -108,7 +102,7 @@ def test_evidence_is_the_match_and_the_agreement_of_its_occurrences():
 def test_every_evidence_has_a_prior(k):
     rng = random.Random(k)
     documents = [rng.choices(range(5), k=200) for _ in range(5)]
-    drafter = StoreDrafter([array_of(documents)], 1)
+    drafter = StoreDrafter([suffix_array(documents)], 1)
     for _ in range(50):
         start = rng.randrange(150)
         draft = drafter.propose(documents[rng.randrange(5)][start : start + rng.randrange(1, 50)], k)
@@ -117,7 +111,7 @@ def test_every_evidence_has_a_prior(k):
 
 
 def test_the_array_with_the_longest_match_drafts():
-    arrays = [array_of([[2, 3, 9]]), array_of([[1, 2, 3, 4]])]
+    arrays = [suffix_array([[2, 3, 9]]), suffix_array([[1, 2, 3, 4]])]
     assert StoreDrafter(arrays, 1).propose([1, 2, 3], 1).tokens == (4,)
     assert StoreDrafter(arrays[::-1], 1).propose([1, 2, 3], 1).tokens == (4,)
 
@@ -136,6 +130,6 @@ def test_frequent_matches_have_a_vote_by_a_sample():
     """Of 1,000 occurrences nine in ten agree; a draft reads a few of them, spread over all."""
     documents = [[1, 2, 3 if i % 10 else 4] for i in range(1000)]
     assert drafted(documents, [1, 2], 1) == [3]
-    match = array_of(documents).find([1, 2], 1)
+    match = suffix_array(documents).find([1, 2], 1)
     assert match.end - match.first == 1000
-    assert len(array_of(documents).following(match, 1)) <= 64
+    assert len(suffix_array(documents).following(match, 1)) <= 64
