@@ -16,7 +16,7 @@ from specllm.app.memory_plan import Fit, Free, Load, Role
 from specllm.app.models import LocatedModel, locate
 from specllm.app.offload import plan_gpu_layers
 from specllm.config import CONTROLLED_DRAFT_LENGTH, ContextConfig, DraftConfig
-from specllm.errors import ModelNotFound, RollbackUnsupported, SpecllmError
+from specllm.errors import IncompatiblePair, ModelNotFound, RollbackUnsupported, SpecllmError
 from specllm.models import store
 from specllm.models.entries import Model
 from specllm.models.gguf_header import read_header
@@ -160,14 +160,23 @@ def _memory(located: list[LocatedModel]) -> Check:
 
 def _vocabularies(target: LocatedModel, draft: LocatedModel) -> Check:
     from specllm.runtime.llama import Weights
+    from specllm.runtime.trimmed_vocab import read_trimmed
     from specllm.runtime.vocab import compare_vocabularies
 
     with (
         closing(Weights(target.path, is_vocab_only=True)) as ours,
         closing(Weights(draft.path, is_vocab_only=True)) as theirs,
     ):
-        shared = compare_vocabularies(ours.vocab, theirs.vocab)
-    fact = f"{draft.name} can draft for {target.name}: {shared.n_shared:,} shared tokens"
+        trimmed = read_trimmed(draft.path)
+        kept = trimmed.kept.tolist() if trimmed else None
+        try:
+            shared = compare_vocabularies(ours.vocab, theirs.vocab, kept)
+        except IncompatiblePair:
+            if trimmed:  # it cannot read text
+                raise
+            return Check("pair", "ok", f"{draft.name} can draft for {target.name}: other vocabulary, over text")
+    n_shared = len(kept) if kept else shared.n_shared
+    fact = f"{draft.name} can draft for {target.name}: {n_shared:,} shared tokens"
     if shared.differing:
         fact += f", {counted(len(shared.differing), 'id')} never drafted"
     return Check("pair", "ok", fact)

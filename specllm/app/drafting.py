@@ -15,6 +15,7 @@ from specllm.decoding.controller import Controller, DraftCost
 from specllm.decoding.cost import CostModel
 from specllm.decoding.protocols import GUESSED, Drafter, Sampler, Token
 from specllm.drafters.auto import AutoDrafter
+from specllm.drafters.bridge import BridgeDrafter
 from specllm.drafters.grammar import GUESSED_CHANCE, SPELLED_CHANCE, GrammarDrafter
 from specllm.drafters.lookup import MATCH_PRIOR, LookupDrafter
 from specllm.drafters.model import CONFIDENCE_PRIOR, CONFIDENCE_SHARES, ModelDrafter, floor_rule
@@ -22,6 +23,7 @@ from specllm.drafters.none import NoDrafter
 from specllm.drafters.reference import REFERENCE_PRIOR, ReferenceDrafter
 from specllm.drafters.store import STORE_PRIOR, StoreDrafter
 from specllm.runtime.llama import LlamaModel
+from specllm.runtime.vocab import Vocab
 
 SOURCES = {
     "none": (),
@@ -55,6 +57,7 @@ class Drafting:
     reference: Sequence[Token] = ()  # what the answer is expected to resemble
     constraint: Constraint | None = None  # what the answer must look like; its sampler knows it too
     can_draft: Callable[[Token], bool] = lambda token: True
+    bridge: tuple[Vocab, Vocab] | None = None  # the target's vocabulary and the draft model's, where it is another one
     target_cost: CostModel | None = None  # needed where the length is controlled
     target_identity: Identity | None = None  # what that was measured for
     draft_cost: DraftCost | None = None
@@ -106,6 +109,8 @@ class Drafting:
     def _model(self) -> ModelDrafter:
         assert self.draft_model is not None
         rule = floor_rule(self.config.confidence_floor)
+        if self.bridge:
+            return BridgeDrafter(self.draft_model, *self.bridge, rule=rule, constraint=self.constraint)
         return ModelDrafter(
             self.draft_model, self.sampler, rule=rule, can_draft=self.can_draft, constraint=self.constraint
         )

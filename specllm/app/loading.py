@@ -16,7 +16,7 @@ from specllm.app.room import require_room
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, GpuLayers, SamplingConfig
 from specllm.decoding.controller import Controller
 from specllm.decoding.sampling import KeyedSampler
-from specllm.errors import ConfigError
+from specllm.errors import ConfigError, IncompatiblePair
 from specllm.models.gguf_header import read_header
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.trimmed_vocab import TrimmedModel, read_trimmed
@@ -94,10 +94,15 @@ class Loader:
             drafting.target_identity = identity = Identity.of(target.weights.path, context, "target")
             drafting.target_cost = target_cost(target, identity, is_renewed=self.draft.is_recalibrated, notice=notice)
         if draft_model is not None and "model" in SOURCES[self.draft.drafter]:
-            self._add_draft_model(drafting, target.weights, context, draft_model)
+            self._add_draft_model(drafting, target.weights, context, draft_model, notice)
 
     def _add_draft_model(
-        self, drafting: Drafting, weights: Weights, context: ContextConfig, draft_model: LocatedModel
+        self,
+        drafting: Drafting,
+        weights: Weights,
+        context: ContextConfig,
+        draft_model: LocatedModel,
+        notice: Callable[[str], None],
     ) -> None:
         """Loads the draft model into `drafting`, unless it is known that it cannot pay here and nobody insists on it."""
         layers = settled_gpu_layers(read_header(draft_model.path), self.draft_gpu_layers, self.context)
@@ -118,8 +123,14 @@ class Loader:
             with contextlib.ExitStack() as undo:
                 undo.callback(draft_weights.close)
                 trimmed = read_trimmed(draft_model.path)
-                kept = trimmed.kept.tolist() if trimmed else None
-                can_draft = compare_vocabularies(weights.vocab, draft_weights.vocab, kept).can_draft
+                try:
+                    kept = trimmed.kept.tolist() if trimmed else None
+                    drafting.can_draft = compare_vocabularies(weights.vocab, draft_weights.vocab, kept).can_draft
+                except IncompatiblePair:
+                    if trimmed:  # it cannot read text
+                        raise
+                    notice(f"{draft_model.name} has another vocabulary: its drafts go over text")
+                    drafting.bridge = weights.vocab, draft_weights.vocab
                 draft_context = replace(draft_context, n_ctx=min(n_ctx, draft_weights.n_ctx_train or n_ctx))
                 self.require_room(draft_model.path, draft_context, layers, option="--draft-ctx")
                 drafting.draft_model = (
@@ -127,7 +138,6 @@ class Loader:
                     if trimmed
                     else LlamaModel(draft_weights, draft_context)
                 )
-                drafting.can_draft = can_draft
                 undo.pop_all()
         if self.draft.is_controlled:
             drafting.draft_cost = draft_cost(drafting.draft_model, identity, is_renewed=self.draft.is_recalibrated)

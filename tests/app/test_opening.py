@@ -9,7 +9,9 @@ import pytest
 from specllm.app.generate import GenerateRequest, Plan, make_plan
 from specllm.app.opening import opening
 from specllm.config import ContextConfig, DraftConfig
+from specllm.drafters.bridge import BridgeDrafter
 from specllm.errors import ConfigError, IncompatiblePair
+from specllm.runtime.trim_vocab import write_trimmed
 from tests import synthetic
 
 
@@ -38,8 +40,11 @@ def test_a_session_is_as_large_as_asked_or_needed_and_freed_afterwards(
 
 
 def test_weights_are_freed_where_no_session_can_be_made_of_them(llama_gguf: Path, tmp_path: Path) -> None:
-    stranger = synthetic.write_llama(tmp_path / "stranger.gguf", extra_tokens=200)
-    plan = plan_for(llama_gguf, stranger)
+    texts = {token: f"other{token}" for token in range(262, synthetic.N_VOCAB)}
+    write_trimmed(
+        synthetic.write_llama(tmp_path / "whole.gguf", token_texts=texts), tmp_path / "stranger.gguf", range(392)
+    )
+    plan = plan_for(llama_gguf, tmp_path / "stranger.gguf")
     with pytest.raises(IncompatiblePair), opening(plan, [].append) as opened:
         opened.session(256)
     assert not opened.weights.handle
@@ -49,3 +54,20 @@ def test_a_bias_for_a_token_that_is_not_there_is_refused(llama_gguf: Path) -> No
     plan = plan_for(llama_gguf, bias=(synthetic.N_VOCAB, 1.0))
     with pytest.raises(ConfigError, match=f"the model has {synthetic.N_VOCAB} tokens"), opening(plan, [].append):
         pass
+
+
+def test_a_draft_model_with_another_vocabulary_drafts_over_text(llama_gguf: Path, tmp_path: Path) -> None:
+    stranger = synthetic.write_llama(tmp_path / "stranger.gguf", extra_tokens=200)
+    plan, said = plan_for(llama_gguf, stranger), []
+    with opening(plan, said.append) as opened:
+        _, drafting, _ = opened.session(512)
+        assert drafting.bridge is not None
+        assert isinstance(drafting.make("model", is_controlled=False), BridgeDrafter)
+    assert said[-1] == "stranger has another vocabulary: its drafts go over text"
+
+
+def test_a_trimmed_model_is_no_target(llama_gguf: Path, tmp_path: Path) -> None:
+    write_trimmed(llama_gguf, tmp_path / "small.gguf", range(300))
+    plan = plan_for(tmp_path / "small.gguf", llama_gguf)
+    with pytest.raises(ConfigError, match="is no target"), opening(plan, [].append) as opened:
+        opened.session(512)

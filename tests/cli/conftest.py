@@ -74,7 +74,6 @@ def broken_ggufs(synthetic_models: Path, llama_gguf: Path) -> Path:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    synthetic.write_llama(folder / "stranger.gguf", token_texts={token: f"other{token}" for token in range(100, 300)})
     return folder
 
 

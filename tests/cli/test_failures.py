@@ -56,7 +56,6 @@ BAD_FILES = [
 # and where it is loaded
 BAD_LOADS = [
     (["hi", "-m", "BROKEN/architecture.gguf"], 1, "BadModelFile", "perceptron"),
-    (["hi", "-d", "model", "--draft-model", "BROKEN/stranger.gguf"], 1, "IncompatiblePair", "ids differ.*100 .*other100"),
     (["hi", "-c", "2000000000"], 1, "OutOfMemory", r"needs [\d.]+ TB .* 2,000,000,000 tokens(.|\n)*use --ctx \d+"),
     (["one word too many", "-c", "10"], 1, "ContextFull", r"\d+ tokens and the context holds 10(.|\n)*--ctx \d+"),
     (["hi", "--logit-bias", "5000=1"], 2, "ConfigError", "the model has 392 tokens"),
