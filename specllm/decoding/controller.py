@@ -31,6 +31,7 @@ PROBE_SAVINGS = 4.0
 HOPE = 0.95  # the chance of a drafted token that a probe hopes for
 MIN_GAIN = 1.01  # what is switched on must promise this much more than plain decoding: estimates have errors
 _EXPECTED_TOKENS = 32  # an answer's rest is at least this long, or as long as it already is
+MARGIN = 1.5  # times its cost that an investment must promise: the answer may end at any time
 _OUTLOOK_RATE = 1 / 24  # per round, of the moving average of what the draft model would save
 _RATE = 0.1  # of the moving average of the draft cost
 _PLAN_ROUNDS = 16  # after which the draft model's chain is planned anew
@@ -138,7 +139,7 @@ class Controller:
 
     def model_option(self, source: str, n_pending: int, k: int) -> Option:
         """How many tokens to ask of the draft model when `n_pending` context tokens are still to be fed to it."""
-        cost = self.draft_cost
+        cost, n_left = self.draft_cost, k
         k = min(k, self.cost.max_width - 1)
         if cost is None or k <= 0 or not self._can_model_pay:
             return NOTHING
@@ -149,8 +150,9 @@ class Controller:
         self._outlook += _OUTLOOK_RATE * (max(0.0, 1.0 - plain.rate / option.rate) - self._outlook)
         if option.rate > plain.rate * MIN_GAIN:
             # Catching up is an investment: it pays if what is still to come gains more than it costs.
-            rest_s = max(_EXPECTED_TOKENS, self._n_committed) / plain.rate
-            if n_pending <= 2 or rest_s * self._outlook > cost.catch_up_s(n_pending):
+            n_expected = max(_EXPECTED_TOKENS, self._n_committed)
+            rest_s = (min(n_expected, n_left) if n_left < self.cost.max_width else n_expected) / plain.rate
+            if n_pending <= 2 or rest_s * self._outlook > MARGIN * cost.catch_up_s(n_pending):
                 return option
             return NOTHING
         return self._probe(self.cost.curve[1 : k + 1] + np.arange(1, k + 1) * cost.token_s, cost.catch_up_s(n_pending))

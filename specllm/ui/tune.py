@@ -204,6 +204,7 @@ def _print_advice(console: Console, result: Tuning) -> None:
     )
     if result.can_model_pay is False:
         console.print(f"the draft model would not pay even with {HOPE:.0%} accepted: auto leaves it out")
+        console.print("a faster one can be made of it: specllm models make-draft NAME", style="dim")
     if not result.categories:
         return
     if best.length:
