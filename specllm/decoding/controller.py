@@ -90,6 +90,7 @@ class Controller:
         self._budget_s = 0.0  # what probing may lose now
         self._probing = ""
         self._n_committed = 0
+        self._elapsed_s = 0.0
         self._can_model_pay = draft_cost is not None
         self._model_rate = 0.0  # what the draft model last promised
         self._outlook = (
@@ -99,7 +100,7 @@ class Controller:
 
     def begin(self) -> None:
         """A new answer starts; what was learned stays."""
-        self._n_committed = 0
+        self._n_committed, self._elapsed_s = 0, 0.0
         self.lengths.clear()
         self.certainty.begin()
         self._outlook = 0.0
@@ -137,8 +138,11 @@ class Controller:
         option = self._best(np.array(self.acceptance[source].chances(evidence[:n])))
         return option if option.rate > self.plain().rate * MIN_GAIN else NOTHING
 
-    def model_option(self, source: str, n_pending: int, k: int) -> Option:
-        """How many tokens to ask of the draft model when `n_pending` context tokens are still to be fed to it."""
+    def model_option(self, source: str, n_pending: int, k: int, free_rate: float = 0.0) -> Option:
+        """How many tokens to ask of the draft model when `n_pending` context tokens are still to be fed to it.
+
+        `free_rate` is what the best free drafter promises in this round.
+        """
         cost, n_left = self.draft_cost, k
         k = min(k, self.cost.max_width - 1)
         if cost is None or k <= 0 or not self._can_model_pay:
@@ -147,11 +151,14 @@ class Controller:
         option = Option(k, self._chain(source).rate)
         self._model_rate = option.rate
         plain = self.plain()
-        self._outlook += _OUTLOOK_RATE * (max(0.0, 1.0 - plain.rate / option.rate) - self._outlook)
+        otherwise = max(plain.rate, free_rate)
+        self._outlook += _OUTLOOK_RATE * (max(0.0, 1.0 - otherwise / option.rate) - self._outlook)
         if option.rate > plain.rate * MIN_GAIN:
             # Catching up is an investment: it pays if what is still to come gains more than it costs.
             n_expected = max(_EXPECTED_TOKENS, self._n_committed)
-            rest_s = (min(n_expected, n_left) if n_left < self.cost.max_width else n_expected) / plain.rate
+            if n_left < self.cost.max_width:
+                n_expected = min(n_expected, n_left)
+            rest_s = n_expected * (self._elapsed_s / self._n_committed if self._n_committed else 1 / plain.rate)
             if n_pending <= 2 or rest_s * self._outlook > MARGIN * cost.catch_up_s(n_pending):
                 return option
             return NOTHING
@@ -199,6 +206,7 @@ class Controller:
             self._shares.observe(self._level, reached)
         self._budget_s += PROBE_SHARE * seconds
         self._n_committed += len(round.tokens)
+        self._elapsed_s += seconds
         if self._probing:
             self._budget_s -= max(0.0, seconds - len(round.tokens) / self.plain().rate)
             self._probing = ""

@@ -52,7 +52,8 @@ class AutoDrafter:
         options = {name: controller.best_prefix(name, draft.evidence) for name, draft in drafts.items()}
         if self._model is not None:
             n_pending = self._model.n_pending(context)
-            options["model"] = controller.model_option("model", n_pending, k)
+            free_rate = max((option.rate for option in options.values()), default=0.0)
+            options["model"] = controller.model_option("model", n_pending, k, free_rate)
         source = controller.choose(options)
         if source is None:
             return EMPTY_DRAFT
