@@ -29,7 +29,7 @@ class BenchOptions:
     arms: Annotated[
         str | None,
         _bench("--arms", metavar="A,B,..",
-               help="Of none, auto, reference, lookup, model, or e.g. model:4 for drafts of four tokens, auto+exact for text "
+               help="Of none, auto, reference, lookup, store, model, or e.g. model:4 for drafts of four tokens, auto+exact for text "
                "that no near tie can change; by default all there is. Plain decoding (none) always runs."),
     ] = None  # fmt: skip
     prompts: Annotated[
@@ -56,6 +56,7 @@ class BenchOptions:
         _bench("--simulate", metavar="accept=A,draft_cost=C",
                help="Only tell what a draft model would bring that is right with chance A and costs C forwards a token."),
     ] = None  # fmt: skip
+    store: Annotated[str | None, _bench("--store", metavar="NAME", help="Draft from this store too.")] = None
     recalibrate: Annotated[bool, _bench("--recalibrate", help="Measure anew what forwards cost on this machine.")] = (
         False
     )
@@ -100,7 +101,7 @@ def bench(
         prompts=prompts, target=models.model, draft_model=models.draft_model,
         arms=tuple(wanted.arms.split(",")) if wanted.arms is not None else None, runs=wanted.runs,
         max_tokens=wanted.max_tokens, sampling=sampling.chosen(), context=machine.config(),
-        draft_gpu_layers=machine.draft_layers(), draft=DraftConfig(is_recalibrated=wanted.recalibrate),
+        draft_gpu_layers=machine.draft_layers(), draft=DraftConfig(is_recalibrated=wanted.recalibrate, store=wanted.store),
         is_forced=wanted.forced, is_learned=wanted.learned, is_checked=wanted.check,
         structure=structure.config(),
     )  # fmt: skip
