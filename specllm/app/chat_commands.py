@@ -29,7 +29,7 @@ COMMANDS = tuple(
         ("load", "FILE", "go on with a saved conversation"),
         ("stats", "", "all figures of the last answer"),
         ("tokens", "", "what fills the context"),
-        ("drafter", "[NAME]", "show or change who drafts: auto, none, lookup, model"),
+        ("drafter", "[NAME]", "show or change who drafts: auto, none, lookup, store, model"),
         ("set", "[NAME VALUE]", "show or change sampling, e.g. /set temperature 0.3"),
         ("markdown", "", "Markdown on or off"),
         ("color", "", "colours by who proposed a token, on or off"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,11 +13,12 @@ from pathlib import Path
 
 from specllm.app.models import LocatedModel, add_model, locate
 from specllm.app.offload import plan_gpu_layers
+from specllm.app.store_files import files_below
 from specllm.config import ContextConfig
 from specllm.decoding.calibrate import measure_draft
 from specllm.decoding.protocols import Token
 from specllm.errors import AnswerIsNo, ConfigError
-from specllm.models.disk import make_folder, require_space, storage_errors
+from specllm.models.disk import make_folder, move_whole, require_space, storage_errors
 from specllm.models.entries import is_safe_name
 from specllm.models.gguf_header import read_header
 from specllm.models.registry import Registry
@@ -31,6 +34,8 @@ KEPT_TOKENS = 65_536  # of a larger vocabulary, where nothing else is said: 98 t
 MIN_GAIN = 1.03  # a new file must be this much faster than the source to be worth its disk space
 COUNTED_BYTES = 20_000_000  # of text below a path, at most
 _ROWS = 64  # llama.cpp's fast kernels want the output layer in whole blocks of rows
+_PLACE = ".make-draft-"  # what the folder of unfinished files is called, at its beginning
+_PIECE = 1 << 20  # characters that are turned into tokens at a time
 _N_CTX = 512  # of the context in which is measured
 _TEXT_SUFFIXES = {".py", ".md", ".txt", ".rst", ".c", ".h", ".cpp", ".js", ".ts", ".go", ".rs", ".java", ".json", ".toml",
                   ".yaml", ".yml", ".html", ".css", ".sh", ".sql"}  # fmt: skip
@@ -105,33 +110,58 @@ def make_draft(request: DraftRequest, notice: Notice) -> MadeDraft:
             f"{source.path.name} has a trimmed vocabulary already", "make a draft of the model it was made of"
         )
     name, path = _destination(request, source)
+    kept, coverage = _kept_tokens(request, source.path, header.n_vocab)
     folder = make_folder(path.parent)
+    _clear_left_over(folder)
     require_space(folder, 3 * header.file_bytes)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".make-draft-") as place, storage_errors(path):
+    with tempfile.TemporaryDirectory(dir=folder, prefix=_PLACE) as place, storage_errors(path):
         best, candidates = _requantized(request, source.path, Path(place), notice)
-        n_kept, coverage = header.n_vocab, None
-        if n_top := _n_top(request, header.n_vocab):
-            notice(f"keeping the {n_top:,} most frequent of {header.n_vocab:,} tokens")
-            best, coverage, n_kept = _trimmed(request, best, n_top, Path(place))
-            candidates.append(_measured(best, f"{candidates[-1].label}, {n_kept:,} tokens", request.threads))
+        n_kept = header.n_vocab
+        if kept:
+            notice(f"keeping the {len(kept):,} most frequent of {header.n_vocab:,} tokens")
+            trimmed, one = _trimmed(request, best, kept, Path(place), candidates[-1].label)
+            if one.token_s < candidates[-1].token_s:
+                if best == source.path:  # which stands at the beginning
+                    candidates.pop()
+                best, n_kept = trimmed, len(kept)
+                candidates.append(one)
+            else:
+                candidates.insert(-1, one)
+        again = _measured(source.path, "source", request.threads)  # other work may have slowed down the first time
+        candidates[0] = min(candidates[0], again, key=lambda one: one.token_s)
         made = MadeDraft(
-            name=name, path=path, candidates=tuple(candidates), n_kept=n_kept, n_vocab=header.n_vocab, coverage=coverage
-        )
+            name=name, path=path, candidates=tuple(candidates), n_kept=n_kept, n_vocab=header.n_vocab,
+            coverage=coverage if n_kept < header.n_vocab else None,
+        )  # fmt: skip
         if made.gain < MIN_GAIN:
             raise AnswerIsNo(
                 f"nothing gained: {candidates[0].token_s * 1e3:.1f} ms a token before, {candidates[-1].token_s * 1e3:.1f} after",
                 f"{source.name} is as fast a draft as this machine makes of it; nothing was written",
             )
-        best.replace(path)
-    add_model(name, path)
+        try:
+            move_whole(best, path)
+            add_model(name, path)
+        except BaseException:  # without its name it would only be in the way of the next attempt
+            path.unlink(missing_ok=True)
+            raise
     return made
+
+
+def _clear_left_over(folder: Path) -> None:
+    """What killed attempts left; one that is a day old is of nobody who still works."""
+    for place in folder.glob(f"{_PLACE}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - place.stat().st_mtime > 86_400:
+                shutil.rmtree(place)
 
 
 def _destination(request: DraftRequest, source: LocatedModel) -> tuple[str, Path]:
     """The name and the file of what is made; ConfigError where one of them is there already."""
     path = request.output.expanduser().absolute() if request.output else models_dir() / f"{source.name}-draft.gguf"
     if not is_safe_name(path.stem):
-        raise ConfigError(f"{path.stem!r} cannot be a name", "use letters, digits and . _ + - only")
+        raise ConfigError(
+            f"{path.stem!r} cannot be a name", "name the file with -o: letters, digits and . _ + - before its .gguf"
+        )
     registry = Registry.load()
     if path.exists() or path.stem in registry.models or path.stem in registry.pairs:
         raise ConfigError(
@@ -156,41 +186,63 @@ def _requantized(request: DraftRequest, source: Path, place: Path, notice: Notic
 
 
 def _measured(path: Path, label: str, threads: int) -> Candidate:
+    with _opened(path, threads) as model:
+        token_s = min(measure_draft(model).token_s for _ in range(3))
+    return Candidate(label=label, n_bytes=read_header(path).weight_bytes, token_s=token_s)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, threads: int) -> Iterator[LlamaModel]:
     context = ContextConfig(n_ctx=_N_CTX, n_outputs_max=1, threads=threads)
     weights = Weights(path, n_gpu_layers=plan_gpu_layers(read_header(path), "auto", context))
     try:
         trimmed = read_trimmed(path)
         model = TrimmedModel(weights, context, trimmed) if trimmed else LlamaModel(weights, context)
         with contextlib.closing(model):
-            token_s = min(measure_draft(model).token_s for _ in range(3))
+            yield model
     finally:
         weights.close()
-    return Candidate(label=label, n_bytes=read_header(path).weight_bytes, token_s=token_s)
 
 
 # ---- the vocabulary ---------------------------------------------------------------------------------------------------
 
 
-def _n_top(request: DraftRequest, n_vocab: int) -> int:
-    """How many tokens to keep; 0: all of them."""
+def _kept_tokens(request: DraftRequest, source: Path, n_vocab: int) -> tuple[list[Token], float | None]:
+    """Which tokens to keep (none: all of them), and their share of the counted text where there is any."""
     n_top = KEPT_TOKENS if request.vocab_top is None else request.vocab_top
-    return n_top if n_top < n_vocab else 0
-
-
-def _trimmed(request: DraftRequest, source: Path, n_top: int, place: Path) -> tuple[Path, float | None, int]:
-    """The source with its output rows of the frequent tokens, the share of counted text they cover, and their number."""
-    from specllm.runtime.trim_vocab import write_trimmed
-
+    if not 0 < n_top < n_vocab:
+        return [], None
     weights = Weights(source, is_vocab_only=True)
     try:
         counts = count_tokens(weights.vocab, texts_below(request.vocab_from))
         kept = frequent_tokens(weights.vocab, counts, n_top)
     finally:
         weights.close()
-    path = place / "trimmed.gguf"
-    write_trimmed(source, path, kept)
     coverage = sum(counts[token] for token in kept) / counts.total() if counts else None
-    return path, coverage, len(kept)
+    return (kept, coverage) if len(kept) < n_vocab else ([], None)
+
+
+def _trimmed(
+    request: DraftRequest, whole: Path, kept: Sequence[Token], place: Path, label: str
+) -> tuple[Path, Candidate]:
+    """The model at `whole` with its output rows of the kept tokens only, and what it costs."""
+    from specllm.runtime.trim_vocab import write_trimmed
+
+    path = place / "trimmed.gguf"
+    write_trimmed(whole, path, kept)
+    _require_same(whole, path, kept, request.threads)
+    return path, _measured(path, f"{label}, {len(kept):,} tokens", request.threads)
+
+
+def _require_same(whole: Path, trimmed: Path, kept: Sequence[Token], threads: int) -> None:
+    """Raises ConfigError where a model computes something else when embeddings are fed to it in place of tokens."""
+    from specllm.runtime.trim_vocab import says_the_same
+
+    with _opened(whole, threads) as one, _opened(trimmed, threads) as other:
+        if not says_the_same(one, other, kept):
+            raise ConfigError(
+                f"{whole.name} cannot say less: it needs the tokens themselves", "keep all of them: --vocab-top 0"
+            )
 
 
 def frequent_tokens(vocab: Vocab, counts: Counter[Token], n: int) -> list[Token]:
@@ -212,17 +264,19 @@ def count_tokens(vocab: Vocab, texts: Iterable[str]) -> Counter[Token]:
 
 
 def texts_below(paths: Sequence[Path]) -> Iterator[str]:
-    """The text files among and below the paths, in order, COUNTED_BYTES at most of each; ConfigError for what is not there."""
+    """The text files among and below the paths, in order and in pieces, COUNTED_BYTES characters at most of each.
+
+    Files that git would ignore are left out. Raises ConfigError for a path with no text.
+    """
     for path in paths:
-        if not path.exists():
-            raise ConfigError(f"there is no {path}", "give files and folders with text like what you will generate")
         left = COUNTED_BYTES
-        for file in [path] if path.is_file() else sorted(path.rglob("*")):
-            if file != path and (file.suffix not in _TEXT_SUFFIXES or "site-packages" in file.parts):
+        for file in files_below(path):
+            if (file != path and file.suffix not in _TEXT_SUFFIXES) or not file.is_file():
                 continue
-            with contextlib.suppress(OSError, UnicodeDecodeError):
-                text = file.read_text(encoding="utf-8")
-                yield text
-                left -= len(text)
-            if left <= 0:
-                break
+            with contextlib.suppress(OSError, UnicodeDecodeError), file.open(encoding="utf-8") as opened:
+                while text := opened.read(min(left, _PIECE)):
+                    left -= len(text)
+                    yield text
+        if left == COUNTED_BYTES:
+            what = "no text in" if path.exists() else "no"
+            raise ConfigError(f"there is {what} {path}", "give files and folders with text like what you will generate")

@@ -23,7 +23,7 @@ from specllm.errors import StorageError
 
 MAGIC = b"SPECSTOR"
 VERSION = 1
-_FIXED = struct.Struct("<8sIIQI")
+FIXED = struct.Struct("<8sIIQI")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,10 +54,10 @@ def write_store(file: Path, head: Head, encoded: Sequence[bytes]) -> None:
     """`file` holds the documents, each `encoded` as `drafters.store.encode` does, or (on any error) what it held before."""
     text = join(encoded)
     content = json.dumps({"byteorder": sys.byteorder, **asdict(head)}).encode()
-    content += b" " * (-(_FIXED.size + len(content)) % TOKEN_BYTES)  # numbers are read where they are aligned
+    content += b" " * (-(FIXED.size + len(content)) % TOKEN_BYTES)  # numbers are read where they are aligned
     suffixes = sort_suffixes(text)
     checksum = zlib.crc32(suffixes, zlib.crc32(text, zlib.crc32(content)))
-    fixed = _FIXED.pack(MAGIC, VERSION, len(content), len(text) // TOKEN_BYTES, checksum)
+    fixed = FIXED.pack(MAGIC, VERSION, len(content), len(text) // TOKEN_BYTES, checksum)
     replace_file(file, b"".join([fixed, content, text, suffixes]), expected=None, mode=0o600)
 
 
@@ -72,8 +72,8 @@ class StoreFile:
     def __init__(self, file: Path) -> None:
         self._data = data = _mapped(file)
         self.head, self._start = _head_of(file, data)
-        n_tokens, checksum = _FIXED.unpack_from(data)[3:]
-        if zlib.crc32(memoryview(data)[_FIXED.size :]) != checksum:
+        n_tokens, checksum = FIXED.unpack_from(data)[3:]
+        if zlib.crc32(memoryview(data)[FIXED.size :]) != checksum:
             raise _damaged(file, "its checksum is wrong")
         if self.head.n_tokens + len(self.head.documents) + 1 != n_tokens:
             raise _damaged(file, "its lengths do not add up")
@@ -101,21 +101,23 @@ def _mapped(file: Path) -> mmap.mmap:
 
 def _head_of(file: Path, data: mmap.mmap) -> tuple[Head, int]:
     """The head and where the text begins."""
-    if len(data) < _FIXED.size or data[: len(MAGIC)] != MAGIC:
+    if len(data) < FIXED.size or data[: len(MAGIC)] != MAGIC:
         raise _damaged(file, "it is no store")
-    _, version, n_head, n_tokens, _ = _FIXED.unpack_from(data)
-    start = _FIXED.size + n_head
+    _, version, n_head, n_tokens, _ = FIXED.unpack_from(data)
+    start = FIXED.size + n_head
     if version != VERSION:
         raise StorageError(f"{file} is of version {version} and this specllm reads {VERSION}", _hint(file))
     if len(data) != start + 2 * n_tokens * TOKEN_BYTES:
         raise _damaged(file, "it is cut short, or longer than it should be")
     try:
-        values: dict[str, Any] = json.loads(data[_FIXED.size : start])
+        values: dict[str, Any] = json.loads(data[FIXED.size : start])
         if values.pop("byteorder") != sys.byteorder:
             raise StorageError(f"{file} was made on another kind of machine", _hint(file))
         documents = tuple(Document(**document) for document in values.pop("documents"))
+        if not all(isinstance(one.n_tokens, int) and one.n_tokens >= 0 for one in documents):
+            raise ValueError("no number of tokens")
         return Head(**{**values, "roots": tuple(values["roots"]), "documents": documents}), start
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise _damaged(file, "its head cannot be read") from None
 
 

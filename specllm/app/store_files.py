@@ -28,11 +28,12 @@ _HARMLESS_NAMES = ("*.example", "*.sample", "*.template")
 _SECRET_TEXT = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr])|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[opsur]_\w{36}"
     r"|\bgithub_pat_\w{22}|\bglpat-[\w-]{20}|\bxox[abeoprs]-[\w-]{10}|\bAIza[\w-]{35}|\bsk-[\w-]{32}|\bsk_live_\w{16}"
-    r"|\bhf_[A-Za-z]{34}\b"
+    r"|\bhf_[A-Za-z]{34}\b|\beyJ[\w-]{16,}\.eyJ[\w-]{16,}\.[\w-]{16}"
 )
 _ASSIGNED = re.compile(
-    r"""(?:secret|token|passw(?:or)?d|api_?key|access_?key|private_?key)\w*["']?\s*[:=]\s*["']?"""
-    r"""([\w+/=-]{16,})(?=["'\s,;]|$)""",
+    # Bounded, so that a file of nothing but such words is not searched for minutes.
+    r"""(?:secret|token|passw(?:or)?d|api_?key|access_?key|private_?key)\w{0,40}["']?\s{0,9}[:=]\s{0,9}["']?"""
+    r"""([\w+/=-]{16,999})(?=["'\s,;]|$)""",
     re.IGNORECASE,
 )
 _RANDOM_BITS, _RANDOM_DIGITS = 3.0, 4  # a character, and in all: 16 random hexadecimal digits have about 3.2, and 10
@@ -79,8 +80,16 @@ class Rules:
 def _spec(lines: list[str]) -> GitIgnoreSpec:
     try:
         return GitIgnoreSpec.from_lines(lines)
-    except ValueError:  # git passes over a pattern that makes no sense
-        return GitIgnoreSpec.from_lines([line for line in lines if line.rstrip() not in ("!", "\\")])
+    except (ValueError, re.error):  # git passes over a pattern that makes no sense
+        return GitIgnoreSpec.from_lines([line for line in lines if _is_pattern(line)])
+
+
+def _is_pattern(line: str) -> bool:
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except (ValueError, re.error):
+        return False
+    return True
 
 
 def files_below(root: Path) -> Iterator[Path]:

@@ -29,8 +29,8 @@ class BenchOptions:
     arms: Annotated[
         str | None,
         _bench("--arms", metavar="A,B,..",
-               help="Of none, auto, reference, lookup, store, model, or e.g. model:4 for drafts of four tokens, auto+exact for text "
-               "that no near tie can change; by default all there is. Plain decoding (none) always runs."),
+               help="Of none, auto, reference, lookup, store, model, or e.g. model:4 for drafts of four tokens, auto+exact for "
+               "text that no near tie can change; by default all there is. Plain decoding (none) always runs."),
     ] = None  # fmt: skip
     prompts: Annotated[
         Path | None,

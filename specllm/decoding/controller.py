@@ -101,6 +101,7 @@ class Controller:
     def begin(self) -> None:
         """A new answer starts; what was learned stays."""
         self._n_committed, self._elapsed_s = 0, 0.0
+        self._probing = ""
         self.lengths.clear()
         self.certainty.begin()
         self._outlook = 0.0
@@ -120,7 +121,8 @@ class Controller:
 
     def can_model_pay(self) -> bool:
         """Whether a draft model of that cost could win here if nearly everything it drafts were accepted."""
-        return self._best_chain(HOPE, self.cost.max_width - 1).rate > self.plain().rate * MIN_GAIN
+        k = self.cost.max_width - 1
+        return k > 0 and self._best_chain(HOPE, k).rate > self.plain().rate * MIN_GAIN
 
     # ---- options ------------------------------------------------------------------------------------------------
 
@@ -197,9 +199,9 @@ class Controller:
         if n and source in self.acceptance:
             self.acceptance[source].observe(round)
             self.lengths[source][n] += 1
-        if n_pending and self.draft_cost is not None:
-            n_forwards = n - sum(one in FREE for one in round.draft.evidence)
-            self.draft_cost.observe(n_pending, max(1, n_forwards), round.draft_s)
+        n_asked = sum(one not in FREE for one in seen)  # forwards of the draft model, one for a dropped token too
+        if n_pending and self.draft_cost is not None and (n_asked or not seen):
+            self.draft_cost.observe(n_pending, max(1, n_asked), round.draft_s)
         # Behind a wrong token it was confident of something else.
         reached = [one for one in seen[: round.n_accepted + 1] if one not in FREE]
         if reached:

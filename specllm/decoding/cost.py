@@ -83,6 +83,16 @@ class CostModel:
         rate = max(_RATE, _FIRST_RATE / (1 + self._n_observed[i])) if error > -_LARGEST_STEP else 1.0
         self._n_observed[i] += 1
         self._log_factor += rate * error * self._reach[i]
+        self._keep_one_the_cheapest(i)
+
+    def _keep_one_the_cheapest(self, i: int) -> None:
+        """Nothing costs less than one token: what was just observed (at the i-th width) goes before what follows from it.
+
+        Else width 1, dragged along by wider rounds and never tried again, could seem to cost more than they do for ever.
+        """
+        log_seconds = np.log(self._base) + self._log_factor
+        log_seconds[0] = min(log_seconds[0], log_seconds[i])
+        self._log_factor = np.maximum(log_seconds, log_seconds[0]) - np.log(self._base)
 
     @property
     def drift(self) -> float:

@@ -28,7 +28,6 @@ class AutoDrafter:
         self._model = model
         self._is_first = True
         self._proposals: dict[str, _Proposal] = {}
-        self._length = 0  # of the draft model's probe
         self._n_pending = 0  # context tokens the draft model was fed in this round
         if model is not None:
             model.rule = self._rule
@@ -37,7 +36,7 @@ class AutoDrafter:
         self.controller.begin()
         for drafter in (*self._free, *([self._model] if self._model else ())):
             drafter.begin(context)
-        self._is_first = True
+        self._is_first, self._n_pending = True, 0  # Ctrl-C may have left a draft that no round came of
         self._proposals.clear()
 
     def propose(self, context: Sequence[Token], k: int) -> Draft:
@@ -59,8 +58,7 @@ class AutoDrafter:
             return EMPTY_DRAFT
         if source == "model" and self._model is not None:
             self._n_pending = n_pending
-            self._length = options["model"].length  # what counts for a probe alone
-            draft = self._model.propose(context, k)
+            draft = self._model.propose(context, options[source].length)
             if self._model.dropped.tokens:  # a guess that cost a forward, though nobody verifies it
                 self._proposals["model"] = _Proposal(self._model.dropped, len(context))
             return draft
@@ -86,6 +84,6 @@ class AutoDrafter:
             self.controller.acceptance[name].judge(proposal.draft, said, proposal.n_verified)
 
     def _rule(self, probability: float, evidence: Sequence[int], k: int) -> Verdict:
-        if self.controller.is_probing:  # a probe shows what it is worth only at its full length
-            return "last" if len(evidence) >= self._length else "more"
+        if self.controller.is_probing:  # a probe shows what it is worth only at its full length, which is `k`
+            return "more"
         return self.controller.verdict("model", evidence, k)

@@ -37,7 +37,7 @@ def storage_error(path: Path, error: OSError) -> StorageError:
     if error.errno in _FULL:
         return StorageError(
             f"no space left on the disk of {path}",
-            "free some space, or set SPECLLM_MODELS_DIR to a folder on another disk; then pull again",
+            "free some space, or set SPECLLM_MODELS_DIR to a folder on another disk; then run it again",
         )
     if error.errno in _REFUSED:
         return StorageError(
@@ -61,7 +61,7 @@ def require_space(folder: Path, n_bytes: int) -> None:
         needed = f"{sized(n_bytes)} and {sized(DISK_MARGIN_BYTES)} to spare"
         raise StorageError(
             f"not enough disk space in {folder}: {sized(free)} free, {needed} needed",
-            "free some space, or set SPECLLM_MODELS_DIR to a folder on another disk; then pull again",
+            "free some space, or set SPECLLM_MODELS_DIR to a folder on another disk; then run it again",
         )
 
 

@@ -90,6 +90,12 @@ class Weights:
         return int(llama_cpp.llama_model_n_ctx_train(self.handle))
 
     @property
+    def architecture(self) -> str:
+        value = ctypes.create_string_buffer(64)
+        llama_cpp.llama_model_meta_val_str(self.handle, b"general.architecture", value, len(value))
+        return value.value.decode()
+
+    @property
     def n_embd(self) -> int:
         """Numbers that stand for a token in the first layer's input."""
         return int(llama_cpp.llama_model_n_embd(self.handle))

@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
-from specllm.decoding.protocols import Token
+from specllm.decoding.protocols import LanguageModel, Token
+from specllm.decoding.rollback_trial import LARGEST_DEVIATION
 from specllm.errors import BadModelFile
 from specllm.runtime.trimmed_vocab import FOOTER, MAGIC
 
+_N_COMPARED = 64  # tokens of the text after which two models are compared
 _PER_TOKEN = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.scores")
 _MERGES = "tokenizer.ggml.merges"
 _ROWS = ("token_embd.weight", "output.weight", "output.bias")
@@ -51,6 +53,15 @@ def write_trimmed(source: Path, out: Path, kept: Sequence[Token]) -> None:
         file.write(FOOTER.pack(start, len(ids), n_vocab, row_bytes, int(embedding.tensor_type), MAGIC))
         file.flush()
         os.fsync(file.fileno())
+
+
+def says_the_same(whole: LanguageModel, trimmed: LanguageModel, kept: Sequence[Token]) -> bool:
+    """Whether a model computes of embeddings what it does of tokens; some look at the tokens themselves."""
+    ours, theirs = (
+        model.forward(kept[-_N_COMPARED:], logits="last")[0][list(kept)].astype(np.float64)
+        for model in (whole, trimmed)
+    )
+    return bool(np.sqrt(np.mean((ours - theirs) ** 2)) <= LARGEST_DEVIATION * ours.std())
 
 
 def _copy_keys(reader: GGUFReader, writer: GGUFWriter, ids: npt.NDArray[np.int32]) -> None:

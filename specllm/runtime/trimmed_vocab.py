@@ -30,6 +30,8 @@ from specllm.runtime.llama import LlamaModel, Weights
 MAGIC = b"trimmed vocab 1\0"
 FOOTER = struct.Struct("<QIIII16s")  # where the ids begin, n_kept, n_vocab, row_bytes, ggml_type, magic
 MAKE_AGAIN = "make it again with specllm models make-draft"
+# Where llama.cpp multiplies what it looks up in the table by the root of its length, and leaves alone what is fed instead.
+_SCALED = ("gemma3",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class TrimmedVocab:
         return len(self.table)
 
     def embeddings(self, tokens: Sequence[Token]) -> npt.NDArray[np.float32]:
-        """(n, n_embd), one row per token."""
+        """(n, n_embd), one row per token. Raises ValueError or NotImplementedError where the rows cannot be of that type."""
         from gguf import GGMLQuantizationType, dequantize
 
         rows = dequantize(self.table[list(tokens)], GGMLQuantizationType(self.type))
@@ -74,22 +76,34 @@ class TrimmedModel(LlamaModel):
     """Implements `protocols.LanguageModel` in the whole vocabulary: tokens that are not kept have logit -inf."""
 
     def __init__(self, weights: Weights, config: ContextConfig, trimmed: TrimmedVocab) -> None:
+        """Raises BadModelFile where table and model do not belong together."""
+        if len(trimmed.kept) != weights.vocab.n_tokens or _width(trimmed) != weights.n_embd:
+            raise BadModelFile(f"{weights.path} is damaged behind its tensors", MAKE_AGAIN)
         self._trimmed = trimmed
         self._whole = np.full((1, trimmed.n_vocab), -np.inf, dtype=np.float32)
-        super().__init__(weights, config)
+        self._scale = np.float32(weights.n_embd**0.5 if weights.architecture in _SCALED else 1.0)
+        super().__init__(weights, config)  # which tries out how to take tokens back, with forwards
         self.n_vocab = trimmed.n_vocab
 
     def forward(self, tokens: Sequence[Token], *, logits: Literal["all", "last", "none"] = "all") -> Logits:
         rows = super().forward(tokens, logits=logits)
         if len(rows) > len(self._whole):
-            self._whole = np.full((len(rows), self.n_vocab), -np.inf, dtype=np.float32)
+            self._whole = np.full((len(rows), self._trimmed.n_vocab), -np.inf, dtype=np.float32)
         whole = self._whole[: len(rows)]
         whole[:, self._trimmed.kept] = rows
         return whole
 
     def _write_inputs(self, tokens: Sequence[Token]) -> None:
-        self._embeddings[: len(tokens)] = self._trimmed.embeddings(tokens)
+        self._embeddings[: len(tokens)] = self._trimmed.embeddings(tokens) * self._scale
 
     @property
     def _n_embd(self) -> int:
         return self.weights.n_embd
+
+
+def _width(trimmed: TrimmedVocab) -> int:
+    """Numbers in a row of the table; 0 where its type does not fit."""
+    try:
+        return int(trimmed.embeddings([0]).shape[1])
+    except (ValueError, NotImplementedError):
+        return 0

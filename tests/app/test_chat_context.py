@@ -9,6 +9,7 @@ import pytest
 
 from specllm.app.chat import Chat
 from specllm.errors import ConfigError, ContextFull
+from specllm.runtime.trim_vocab import write_trimmed
 from tests import synthetic
 from tests.app.chats import ask, is_settled
 
@@ -177,9 +178,10 @@ def test_a_drafter_that_is_not_there_is_said(make_models, draft_gguf, synthetic_
 
 
 def test_a_draft_model_that_does_not_fit_leaves_the_drafter_as_it_was(make_models, synthetic_models):
-    stranger = synthetic.write_llama(
-        synthetic_models / "stranger.gguf", token_texts={token: f"other{token}" for token in range(100, 300)}
-    )
+    texts = {token: f"other{token}" for token in range(262, synthetic.N_VOCAB)}
+    whole = synthetic.write_llama(synthetic_models / "stranger.gguf", token_texts=texts)
+    stranger = synthetic_models / "trimmed_stranger.gguf"
+    write_trimmed(whole, stranger, range(synthetic.N_VOCAB))
     models = make_models(draft=stranger)
     with pytest.raises(Exception, match="vocabulary"):
         models.use_drafter("model", lambda text: None)

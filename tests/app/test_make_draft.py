@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from specllm.app import make_draft as module
 from specllm.app.make_draft import DraftRequest, frequent_tokens, make_draft, texts_below, types_of
 from specllm.app.models import locate
-from specllm.errors import AnswerIsNo, ConfigError
+from specllm.errors import AnswerIsNo, ConfigError, StorageError
+from specllm.runtime import trimmed_vocab
 from specllm.runtime.llama import Weights
 from specllm.runtime.trimmed_vocab import read_trimmed
 
@@ -24,8 +26,8 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     table = {"source": 1.0, "q8_0": 0.9, "q4_0": 0.8}
 
     def measured(path: Path, label: str, threads: int) -> module.Candidate:
-        seconds = next(table[name] for name in (label, label.split(",")[0]) if name in table)
-        return module.Candidate(label=label, n_bytes=path.stat().st_size, token_s=seconds - 0.1 * ("," in label))
+        seconds = table[label] if label in table else table[label.split(",")[0]] - 0.1
+        return module.Candidate(label=label, n_bytes=path.stat().st_size, token_s=seconds)
 
     monkeypatch.setattr(module, "_measured", measured)
     return table
@@ -52,6 +54,19 @@ def test_without_a_gain_nothing_is_written(llama_gguf: Path, tmp_path: Path, cos
     assert list(tmp_path.iterdir()) == [] or not output.exists()
 
 
+def test_a_model_that_computes_something_else_of_embeddings_stays_whole(
+    gemma3_gguf: Path, tmp_path: Path, costs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = DraftRequest(source=str(gemma3_gguf), output=tmp_path / "one.gguf", types=(), vocab_top=280)
+    with monkeypatch.context() as patch:
+        patch.setattr(trimmed_vocab, "_SCALED", ())
+        with pytest.raises(ConfigError, match="cannot say less") as failure:
+            make_draft(request, quiet)
+    assert "--vocab-top 0" in failure.value.hint
+    assert list(tmp_path.glob("*.gguf")) == []
+    assert make_draft(request, quiet).n_kept >= 280
+
+
 def test_it_is_measured_for_real(llama_gguf: Path) -> None:
     one = module._measured(llama_gguf, "source", 1)
     assert one.token_s > 0
@@ -73,19 +88,88 @@ def test_text_is_read_from_files_and_folders(tmp_path: Path) -> None:
     (tmp_path / "b.bin").write_bytes(b"\xff\xfe")
     (tmp_path / "c.md").write_text("two")
     assert list(texts_below([tmp_path])) == ["one", "two"]
-    with pytest.raises(ConfigError, match="there is no"):
+    with pytest.raises(ConfigError, match=r"there is no .*missing"):
         list(texts_below([tmp_path / "missing"]))
+    with pytest.raises(ConfigError, match=r"there is no text in .*b\.bin"):
+        list(texts_below([tmp_path / "b.bin"]))
+
+
+def test_what_git_ignores_is_no_text_and_a_long_one_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "theirs.js").write_text("theirs")
+    (tmp_path / "ours.js").write_text("0123456789")
+    monkeypatch.setattr(module, "COUNTED_BYTES", 7)
+    monkeypatch.setattr(module, "_PIECE", 4)
+    assert list(texts_below([tmp_path])) == ["0123", "456"]
 
 
 def test_types_by_name() -> None:
     assert types_of("same") == ()
     assert types_of("q4_0") == ("q4_0",)
-    with pytest.raises(ConfigError, match="there is no type"):
+    with pytest.raises(ConfigError, match=r"there is no type"):
         types_of("q99")
 
 
 def test_a_trimmed_model_is_no_source_again(llama_gguf: Path, tmp_path: Path, costs) -> None:
     output = tmp_path / "once.gguf"
-    make_draft(DraftRequest(source=str(llama_gguf), output=output, types=(), vocab_top=280), quiet)
+    made = make_draft(DraftRequest(source=str(llama_gguf), output=output, types=(), vocab_top=280), quiet)
+    assert [one.label for one in made.candidates] == ["source", f"source, {made.n_kept} tokens"]
     with pytest.raises(ConfigError, match="trimmed vocabulary already"):
         make_draft(DraftRequest(source=str(output), output=tmp_path / "twice.gguf"), quiet)
+
+
+def test_an_output_layer_that_is_no_faster_is_not_taken(llama_gguf: Path, tmp_path: Path, costs) -> None:
+    costs["q4_0, 384 tokens"] = 1.0
+    output = tmp_path / "whole.gguf"
+    made = make_draft(DraftRequest(source=str(llama_gguf), output=output, types=("q4_0",), vocab_top=280), quiet)
+    assert [one.label for one in made.candidates] == ["source", "q4_0, 384 tokens", "q4_0"]
+    assert made.n_kept == made.n_vocab
+    assert read_trimmed(output) is None
+
+
+def test_a_source_that_was_slow_for_a_moment_makes_no_gain(
+    llama_gguf: Path, tmp_path: Path, costs, monkeypatch
+) -> None:
+    measured, seen = module._measured, []
+
+    def disturbed(path: Path, label: str, threads: int) -> module.Candidate:
+        seen.append(label)
+        costs["source"] = 100.0 if seen == ["source"] else 0.8
+        return measured(path, label, threads)
+
+    monkeypatch.setattr(module, "_measured", disturbed)
+    request = DraftRequest(source=str(llama_gguf), output=tmp_path / "x.gguf", types=("q4_0",), vocab_top=0)
+    with pytest.raises(AnswerIsNo, match=r"800\.0 ms a token before"):
+        make_draft(request, quiet)
+
+
+def test_bad_text_is_told_before_anything_is_made(llama_gguf: Path, tmp_path: Path, costs) -> None:
+    request = DraftRequest(
+        source=str(llama_gguf), output=tmp_path / "new" / "x.gguf", vocab_top=280, vocab_from=[tmp_path / "missing"]
+    )
+    with pytest.raises(ConfigError, match=r"there is no .*missing"):
+        make_draft(request, pytest.fail)
+    assert not (tmp_path / "new").exists()
+
+
+def test_without_its_name_the_file_goes_again(llama_gguf: Path, tmp_path: Path, costs, monkeypatch) -> None:
+    def refused(name: str, path: Path) -> None:
+        assert path.exists()
+        raise StorageError("cannot write models.toml")
+
+    monkeypatch.setattr(module, "add_model", refused)
+    output = tmp_path / "made" / "x.gguf"
+    with pytest.raises(StorageError):
+        make_draft(DraftRequest(source=str(llama_gguf), output=output, types=("q4_0",), vocab_top=0), quiet)
+    assert list(output.parent.iterdir()) == []
+
+
+def test_what_a_killed_attempt_left_goes_after_a_day(llama_gguf: Path, tmp_path: Path, costs) -> None:
+    old, new = tmp_path / ".make-draft-old", tmp_path / ".make-draft-new"
+    for place in (old, new):
+        place.mkdir()
+        (place / "q4_0.gguf").touch()
+    os.utime(old, (0, 0))
+    make_draft(DraftRequest(source=str(llama_gguf), output=tmp_path / "x.gguf", types=("q4_0",), vocab_top=0), quiet)
+    assert not old.exists()
+    assert new.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import threading
@@ -14,7 +15,7 @@ from specllm.app import store as stores
 from specllm.app import store_add
 from specllm.app.store import Store, existing_folder, list_stores, open_store, remove, stats, stores_dir
 from specllm.app.store_add import AddedToStore, add_to_store
-from specllm.app.store_file import StoreFile
+from specllm.app.store_file import FIXED, StoreFile
 from specllm.errors import ConfigError, StorageError
 from specllm.models.progress import NoProgress
 from specllm.runtime.llama import Weights
@@ -189,6 +190,21 @@ def test_a_flipped_bit_anywhere_is_found(add: Add, project: Path, vocab: Vocab) 
         index.write_bytes(flipped(whole, at))
         with pytest.raises(StorageError):
             opened(vocab)
+
+
+@pytest.mark.parametrize("n_tokens", ["4", -40, 4.5, None])
+def test_a_number_of_tokens_that_is_none_is_found_in_the_head_alone(add: Add, project: Path, n_tokens: object) -> None:
+    """Listing stores reads no more than that."""
+    index = Path(add(project).path)
+    whole = index.read_bytes()
+    fixed = list(FIXED.unpack_from(whole))
+    start = FIXED.size + fixed[2]
+    head = json.loads(whole[FIXED.size : start])
+    head["documents"][0]["n_tokens"] = n_tokens
+    content = json.dumps(head).encode()
+    fixed[2] = len(content)
+    index.write_bytes(FIXED.pack(*fixed) + content + whole[start:])
+    assert "its head cannot be read" in str(stats("mine").parts[0].problem)
 
 
 def test_a_file_that_is_too_long_of_another_version_or_machine_is_refused(

@@ -37,7 +37,21 @@ def test_a_repository_gives_what_git_itself_lists(tmp_path: Path) -> None:
         tmp_path, "a.py", "a.log", "keep.log", "build/x.py", "src/build/y.py", "src/deep/z.tmp", "src/deep/w.py", "doc/a.md",
         "doc/secret/b.md", "only/root.txt", "src/only/root.txt", "out/1.txt", "out/keep/2.txt", "space name.py",
     )  # fmt: skip
-    ignoring(tmp_path, "*.log", "!keep.log", "build/", "/only", "out/*", "!out/keep", "# a comment", "", "!", "\\")
+    ignoring(
+        tmp_path,
+        "*.log",
+        "!keep.log",
+        "build/",
+        "/only",
+        "out/*",
+        "!out/keep",
+        "# a comment",
+        "",
+        "!",
+        "\\",
+        "keep\\",
+        "[z-a]",
+    )
     ignoring(tmp_path / "src", "*.tmp", "!build/")
     ignoring(tmp_path / "doc", "secret")
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
@@ -99,6 +113,7 @@ KEYS = [
     "API_KEY: " + "9f86d081884c7d659a2feaa0c55ad015",
     "export SLACK_TOKEN=" + "xoxb-123456789012-abcdefghijkl",
     "password='" + "tR4x9-kQ2m8Zp5vLw7b1'",
+    "Bearer eyJ" + "hbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJ" + "zdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
 ]
 
 
@@ -120,4 +135,10 @@ def test_keys_and_random_passwords_are_found_in_a_text(text: str) -> None:
     ],
 )
 def test_code_about_secrets_is_none(text: str) -> None:
+    assert not has_secret(text)
+
+
+@pytest.mark.parametrize("text", ["token" * 20_000, "token=" * 20_000 + "."])
+def test_words_of_secrets_without_end_are_read_once(text: str) -> None:
+    """Each of them was a place to begin from, and the end of the file as far as it had to be looked at: minutes."""
     assert not has_secret(text)

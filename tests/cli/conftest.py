@@ -15,7 +15,6 @@ from typing import Any
 import gguf
 import pytest
 
-from tests import synthetic
 from tests.cli.terminal import Terminal
 
 COMMAND = (sys.executable, "-m", "specllm")

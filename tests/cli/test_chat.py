@@ -134,4 +134,4 @@ def test_what_makes_no_sense_is_refused_before_anything_is_loaded(arguments: tup
 
 
 def test_only_drafters_that_a_chat_can_have_are_offered() -> None:
-    assert "--drafter auto|none|lookup|model\n" in run("chat", "--help").stdout
+    assert "--drafter auto|none|lookup|store|model\n" in run("chat", "--help").stdout

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from specllm.decoding.acceptance import Acceptance
-from specllm.decoding.controller import Controller, DraftCost
+from specllm.decoding.controller import Controller, DraftCost, Verdict
 from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
-from specllm.decoding.protocols import EMPTY_DRAFT, Draft, Round
+from specllm.decoding.protocols import EMPTY_DRAFT, FORCED, GUESSED, Draft, Round
 
 K = 32  # what a user may allow per round
 
@@ -33,13 +33,13 @@ class Machine:
         self.seconds = 0.0
         self.n_tokens = 0
 
-    def round(self, source: str, length: int, evidence: tuple[int, ...] = ()) -> Round:
+    def round(self, source: str, length: int, evidence: tuple[int, ...] = (), n_forwards: int = 0) -> Round:
         n_accepted = 0
         while n_accepted < length and self.rng.random() < self.acceptance:
             n_accepted += 1
         jitter = 1 + self.noise * self.rng.uniform(-1, 1)
         verify_s = self.v(length + 1) * jitter
-        draft_s = length * self.draft_s if source == "model" else 0.0
+        draft_s = n_forwards * self.draft_s
         self.seconds += verify_s + draft_s
         self.n_tokens += n_accepted + 1
         draft = Draft(tuple([1] * length), source, evidence or (0,) * length) if length else EMPTY_DRAFT
@@ -64,18 +64,13 @@ def run_model(machine: Machine, controller: Controller, n_tokens: int) -> None:
         if controller.choose({"model": option}) is None:
             controller.observe(machine.round("none", 0))
             continue
-        evidence: list[int] = []
-        while True:
-            evidence.append(0)
-            if controller.is_probing:
-                verdict = "last" if len(evidence) >= option.length else "more"
-            else:
-                verdict = controller.verdict("model", evidence, K)
-            if verdict == "drop":
-                evidence.pop()
-            if verdict != "more" or len(evidence) == K:
-                break
-        controller.observe(machine.round("model", len(evidence)), n_pending=2)
+        seen: list[int] = []
+        verdict: Verdict = "more"
+        while verdict == "more" and len(seen) < option.length:
+            seen.append(0)
+            verdict = "more" if controller.is_probing else controller.verdict("model", seen, option.length)
+        length = len(seen) - (verdict == "drop")
+        controller.observe(machine.round("model", length, n_forwards=len(seen)), n_pending=2, seen=seen)
 
 
 @pytest.mark.parametrize("acceptance", [0.1, 0.5, 0.7, 0.8, 0.95])
@@ -200,3 +195,39 @@ def test_a_fully_accepted_draft_proves_only_as_many_as_it_had():
     acceptance.observe(Round((9,), Draft((1, 1), "x", (4, 5)), 0, 0, 0))
     assert acceptance.by_class[5].judged == 1, "the position behind a rejection was never reached"
     assert acceptance.by_class[4].judged == pytest.approx(2, abs=0.05)
+
+
+def test_a_dropped_token_was_a_forward_too_and_a_forced_one_is_none():
+    v = MACHINES["flat"]
+    controller = Controller(cost_model(v), {"model": Acceptance({}, 0.75)}, DraftCost(0.01, 0.001))
+    for _ in range(50):  # one drafted, one dropped behind it, three free: two forwards
+        draft = Draft((1,) * 4, "model", (FORCED, GUESSED, FORCED, 0))
+        controller.observe(Round((2,), draft, 0.02 + 0.001, v(5), 0.0), n_pending=2, seen=(*draft.evidence, 0))
+    assert controller.draft_cost.token_s == pytest.approx(0.01, rel=0.02)
+    free = Draft((1, 1), "model", (FORCED, FORCED))  # all of a draft, which took no time
+    controller.observe(Round((2,), free, 0.0, v(3), 0.0), n_pending=2, seen=free.evidence)
+    assert controller.draft_cost.token_s == pytest.approx(0.01, rel=0.02)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+def test_a_bad_draft_does_not_seem_to_pay_where_the_machine_changes(name, factor):
+    """Width 1 must not stand at what it was dragged to by rounds that drafted, once there are no others."""
+    v = MACHINES[name]
+    machine = Machine(v, 0.1, 0.1 * v(1))
+    controller = Controller(cost_model(v), {"model": Acceptance({}, 0.75)}, DraftCost(0.1 * v(1), 0.01 * v(1)))
+    run_model(machine, controller, 500)
+    machine.v, before = (lambda w: factor * v(w)), (machine.seconds, machine.n_tokens)
+    run_model(machine, controller, 1500)
+    seconds, n_tokens = machine.seconds - before[0], machine.n_tokens - before[1]
+    assert seconds <= n_tokens * factor * v(1) / 0.97
+
+
+def test_no_width_comes_to_cost_less_than_one_token():
+    v = MACHINES["flat"]
+    model = cost_model(v)
+    for width, slower in ((1, 2.0), (2, 2.0), (16, 1.0), (1, 0.5), (128, 1.0), (4, 3.0), (1, 3.0)):
+        for _ in range(20):
+            model.observe(width, slower * v(width))
+            assert model.curve.min() >= model.seconds(1) * (1 - 1e-9)
+        assert model.seconds(width) == pytest.approx(slower * v(width), rel=0.05)

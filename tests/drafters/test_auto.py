@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specllm.config import SamplingConfig
 from specllm.decoding.acceptance import Acceptance
-from specllm.decoding.controller import Controller
+from specllm.decoding.chain import Shares
+from specllm.decoding.controller import Controller, DraftCost
 from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
-from specllm.decoding.protocols import Draft, Round
+from specllm.decoding.protocols import EMPTY_DRAFT, Draft, Round
+from specllm.decoding.sampling import KeyedSampler
 from specllm.drafters.auto import AutoDrafter
+from specllm.drafters.model import CONFIDENCE_PRIOR, CONFIDENCE_SHARES, ModelDrafter, floor_rule
+from tests.fakes import BigramModel, CountingModel
 
 STEEP = CostModel({width: float(width) for width in CALIBRATION_WIDTHS})  # nothing is ever worth verifying
 FLAT = CostModel({width: 1.0 + 0.001 * width for width in CALIBRATION_WIDTHS})  # everything is
@@ -91,3 +97,56 @@ def test_no_token_counts_twice(script: dict[int, list[int]], flat: bool) -> None
         proposed = {n: tokens for n, tokens in script.items() if tokens and n <= len(ANSWER)}
         right = sum(tokens[0] == ANSWER[n - 1] for n, tokens in proposed.items())
         assert counted(acceptance) == ({1: (right, len(proposed))} if proposed else {})
+
+
+def with_model(cost: CostModel, **options: object) -> tuple[AutoDrafter, BigramModel]:
+    """A draft model that is certain and cheap."""
+    model = CountingModel(n_vocab=40)
+    acceptance = {"model": Acceptance(CONFIDENCE_PRIOR, 0.75)}
+    controller = Controller(cost, acceptance, DraftCost(0.01, 0.01), Shares(CONFIDENCE_SHARES))
+    sampler = KeyedSampler(SamplingConfig(temperature=0.0))
+    return AutoDrafter(controller, [], ModelDrafter(model, sampler, rule=floor_rule(0.0), **options)), model
+
+
+def begun(drafter: AutoDrafter, context: Sequence[int]) -> None:
+    """The first token comes without a draft."""
+    drafter.begin(context)
+    drafter.propose(context, 8)
+    drafter.observe(Round((1,), EMPTY_DRAFT, 0.0, 1.0, 0.0))
+
+
+def test_what_ctrl_c_left_of_a_round_is_nothing_to_the_next_answer() -> None:
+    drafter, _ = with_model(FLAT)
+    begun(drafter, [1, 2, 3])
+    assert drafter.propose([1, 2, 3, 4], 8).tokens  # and no round comes of it
+    drafter.controller._probing = "model"
+    token_s, shares = drafter.controller.draft_cost.token_s, drafter.controller._shares._counts
+    before = [counts.copy() for counts in shares]
+    begun(drafter, [1, 2, 3])
+    assert not drafter.controller.is_probing
+    assert drafter.controller.draft_cost.token_s == token_s
+    np.testing.assert_array_equal(shares, before)
+
+
+@pytest.mark.parametrize("widest", [2, 4, 8])
+def test_a_draft_ends_where_nobody_knows_what_it_costs_also_where_a_grammar_goes_on(widest: int) -> None:
+    """What a grammar forces takes many tokens at once; a slow machine's table may end at 16."""
+
+    class Forcing:
+        def forced(self, context: Sequence[int]) -> tuple[int, ...]:
+            return tuple(range(20, 32)) if context[-1] == 5 else ()
+
+        spelled = guessed = forced
+
+    cost = CostModel({width: 1.0 + 0.001 * width for width in range(1, widest + 1)})
+    drafter, _ = with_model(cost, constraint=Forcing())
+    begun(drafter, [1, 2, 3])
+    assert 0 < len(drafter.propose([1, 2, 3, 4], 31).tokens) < widest
+
+
+def test_a_table_of_one_width_leaves_nothing_to_choose() -> None:
+    drafter, model = with_model(CostModel({1: 1.0}))
+    begun(drafter, [1, 2, 3])
+    assert drafter.propose([1, 2, 3, 4], 8).tokens == ()
+    assert model.n_forwards == 0
+    assert drafter.controller.summary()

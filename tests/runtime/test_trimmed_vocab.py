@@ -56,6 +56,19 @@ def test_kept_tokens_have_the_whole_models_logits_and_the_others_none(whole: Pat
     np.testing.assert_allclose(other.forward([9])[:, KEPT], one.forward([9])[:, KEPT], atol=1e-4)
 
 
+@pytest.mark.parametrize("architecture", ["mamba", "jamba", "lfm2", "gemma3"])
+def test_models_of_every_kind_of_memory_can_be_trimmed(tmp_path: Path, architecture: str) -> None:
+    source = getattr(synthetic, f"write_{architecture}")(tmp_path / "source.gguf")
+    write_trimmed(source, tmp_path / "trimmed.gguf", KEPT)
+    one, other = opened(source), opened(tmp_path / "trimmed.gguf")
+    assert other.rollback_kind == one.rollback_kind
+    for tokens in (range(5, 25), [30], range(50, 54)):
+        ours, theirs = one.forward(list(tokens)), other.forward(list(tokens))
+        np.testing.assert_allclose(theirs[:, KEPT], ours[:, KEPT], atol=1e-4)
+        for model in (one, other):
+            model.rollback(model.n_past - len(tokens) // 2)
+
+
 def test_a_quantized_model_can_be_trimmed(tmp_path: Path) -> None:
     source = synthetic.write_llama(tmp_path / "source.gguf")
     quantize(source, tmp_path / "q8.gguf", "q8_0")
@@ -98,6 +111,28 @@ def test_a_damaged_end_is_refused_or_no_trimmed_model(trimmed: Path, cut: int, b
         with contextlib.suppress(BadModelFile):
             found = read_trimmed(path)
             assert found is None or (found.n_vocab > 0 and len(found.kept) == len(KEPT))
+
+
+@pytest.mark.parametrize("change", [{4: 29}, {4: 41}, {4: 1}, {4: 12}, {2: 7, 3: 64 * 4 * synthetic.N_VOCAB // 7}])
+def test_a_table_of_another_model_is_refused(trimmed: Path, change: dict[int, int]) -> None:
+    """Types that there are not, that no one can read, of half the size, in blocks; rows of another length."""
+    content = trimmed.read_bytes()
+    footer = list(FOOTER.unpack(content[-FOOTER.size :]))
+    for place, value in change.items():
+        footer[place] = value
+    path = trimmed.with_name("table.gguf")
+    path.write_bytes(content[: -FOOTER.size] + FOOTER.pack(*footer))
+    with pytest.raises(BadModelFile, match="damaged behind its tensors"):
+        opened(path)
+
+
+def test_a_table_behind_another_model_is_refused(trimmed: Path, tmp_path: Path) -> None:
+    path = synthetic.write_llama(tmp_path / "other.gguf")
+    content, start = trimmed.read_bytes(), path.stat().st_size
+    begin, *rest = FOOTER.unpack(content[-FOOTER.size :])
+    path.write_bytes(path.read_bytes() + content[begin : -FOOTER.size] + FOOTER.pack(start, *rest))
+    with pytest.raises(BadModelFile, match="damaged behind its tensors"):
+        opened(path)
 
 
 def test_ids_that_cannot_be_are_refused(trimmed: Path) -> None:
