@@ -34,7 +34,7 @@ _EXPECTED_TOKENS = 32  # an answer's rest is at least this long, or as long as i
 MARGIN = 1.5  # times its cost that an investment must promise: the answer may end at any time
 _OUTLOOK_RATE = 1 / 24  # per round, of the moving average of what the draft model would save
 _RATE = 0.1  # of the moving average of the draft cost
-_PLAN_ROUNDS = 16  # after which the draft model's chain is planned anew
+_PLAN_ROUNDS, _OLDEST_PLAN = 16, 64  # the draft model's chain is planned anew after so many, where it was tried or not
 
 Verdict = Literal["drop", "last", "more"]
 
@@ -86,6 +86,7 @@ class Controller:
         self._level = self.certainty.level  # when the draft model was last asked about
         self._chains: dict[int, Chain] = {}  # by level
         self._chain_age: Counter[int] = Counter()
+        self._is_tried = False  # since the last plan
         self.lengths: dict[str, Counter[int]] = defaultdict(Counter)  # drafted lengths by source, for the summary
         self._budget_s = 0.0  # what probing may lose now
         self._probing = ""
@@ -205,6 +206,7 @@ class Controller:
         # Behind a wrong token it was confident of something else.
         reached = [one for one in seen[: round.n_accepted + 1] if one not in FREE]
         if reached:
+            self._is_tried = True
             self._shares.observe(self._level, reached)
         self._budget_s += PROBE_SHARE * seconds
         self._n_committed += len(round.tokens)
@@ -244,12 +246,13 @@ class Controller:
         assert self.draft_cost is not None
         level = self._level
         old = self._chains.get(level)
-        if old is None or self._chain_age[level] >= _PLAN_ROUNDS:
+        limit = _PLAN_ROUNDS if self._is_tried else _OLDEST_PLAN
+        if old is None or self._chain_age[level] >= limit:
             shares = self._shares.at(level)
             chances = np.array(self.acceptance[source].chances(range(len(shares))))
             rate = old.rate if old else self.plain().rate
             self._chains[level] = Chain(self.cost.curve, self.draft_cost.token_s, chances, shares, rate)
-            self._chain_age[level] = 0
+            self._chain_age[level], self._is_tried = 0, False
         self._chain_age[level] += 1
         return self._chains[level]
 
