@@ -74,7 +74,6 @@ class Acceptance:
         self._default = default
         self._weight = weight
         self.by_class: dict[int, Chance] = {}
-        self.pooled = Chance()
 
     def prior(self, evidence: int) -> float:
         return self._prior.get(evidence, self._default)
@@ -89,10 +88,6 @@ class Acceptance:
     def chances(self, evidence: Iterable[int]) -> list[float]:
         cache: dict[int, float] = {}
         return [cache[e] if e in cache else cache.setdefault(e, self.chance(e)) for e in evidence]
-
-    def average(self) -> float:
-        """Over the classes as they have come up lately."""
-        return self.pooled.mean(self._default)
 
     def observe(self, round: Round) -> None:
         """Counts what the target judged of the round's draft."""
@@ -110,14 +105,13 @@ class Acceptance:
             is_accepted = draft.tokens[i] == said[i]
             if evidence[i] != FORCED:  # what has to follow says nothing about the drafter
                 self.by_class.setdefault(evidence[i], Chance()).add(is_accepted)
-                self.pooled.add(is_accepted)
             if not is_accepted:
                 break
 
     def counts(self) -> dict[str, list[float]]:
-        """What was counted, for `restore`: [accepted, judged] by class, and over all under `pooled`."""
-        known = {str(evidence): chance for evidence, chance in self.by_class.items()} | {"pooled": self.pooled}
-        return {name: [round(chance.accepted, 3), round(chance.judged, 3)] for name, chance in known.items()}
+        """What was counted, for `restore`: [accepted, judged] by class."""
+        known = self.by_class.items()
+        return {str(evidence): [round(one.accepted, 3), round(one.judged, 3)] for evidence, one in known}
 
     def restore(self, counts: Mapping[str, Sequence[float]], *, weight: float, most: float) -> None:
         """Starts from earlier counts times `weight`, each at most `most` observations. Raises ValueError for nonsense."""
@@ -125,8 +119,4 @@ class Acceptance:
             if not 0 <= accepted <= judged < math.inf:
                 raise ValueError(f"{accepted} of {judged} accepted")
             scale = min(weight, most / judged) if judged else 0.0
-            chance = Chance(accepted * scale, judged * scale)
-            if name == "pooled":
-                self.pooled = chance
-            else:
-                self.by_class[int(name)] = chance
+            self.by_class[int(name)] = Chance(accepted * scale, judged * scale)

@@ -86,7 +86,8 @@ class Controller:
         self._level = self.certainty.level  # when the draft model was last asked about
         self._chains: dict[int, Chain] = {}  # by level
         self._chain_age: Counter[int] = Counter()
-        self._is_tried = False  # since the last plan
+        self._n_tried = 0  # rounds that told something about the draft model
+        self._tried_before: Counter[int] = Counter()  # of them, before the plan of each level
         self.lengths: dict[str, Counter[int]] = defaultdict(Counter)  # drafted lengths by source, for the summary
         self._budget_s = 0.0  # what probing may lose now
         self._probing = ""
@@ -94,10 +95,7 @@ class Controller:
         self._elapsed_s = 0.0
         self._can_model_pay = draft_cost is not None
         self._model_rate = 0.0  # what the draft model last promised
-        self._outlook = (
-            0.0  # the share of the time that it would have saved lately, in every round, had it been up to date
-        )
-        self._best_rate = 0.0  # of the round in the making
+        self._outlook = 0.0  # the share of the time that it would have saved lately, had it been up to date
 
     def begin(self) -> None:
         """A new answer starts; what was learned stays."""
@@ -169,13 +167,10 @@ class Controller:
 
     def choose(self, options: dict[str, Option]) -> str | None:
         """The source to draft from in this round; None is plain decoding."""
-        plain = self.plain()
         best = max(options, key=lambda source: options[source].rate, default=None)
         if best is None or not options[best].length:
-            self._best_rate = plain.rate
             return None
         chosen = options[best]
-        self._best_rate = plain.rate if chosen.is_probe else max(plain.rate, chosen.rate)
         self._probing = best if chosen.is_probe else ""
         return best
 
@@ -206,7 +201,7 @@ class Controller:
         # Behind a wrong token it was confident of something else.
         reached = [one for one in seen[: round.n_accepted + 1] if one not in FREE]
         if reached:
-            self._is_tried = True
+            self._n_tried += 1
             self._shares.observe(self._level, reached)
         self._budget_s += PROBE_SHARE * seconds
         self._n_committed += len(round.tokens)
@@ -246,13 +241,13 @@ class Controller:
         assert self.draft_cost is not None
         level = self._level
         old = self._chains.get(level)
-        limit = _PLAN_ROUNDS if self._is_tried else _OLDEST_PLAN
+        limit = _PLAN_ROUNDS if self._n_tried > self._tried_before[level] else _OLDEST_PLAN
         if old is None or self._chain_age[level] >= limit:
             shares = self._shares.at(level)
             chances = np.array(self.acceptance[source].chances(range(len(shares))))
             rate = old.rate if old else self.plain().rate
             self._chains[level] = Chain(self.cost.curve, self.draft_cost.token_s, chances, shares, rate)
-            self._chain_age[level], self._is_tried = 0, False
+            self._chain_age[level], self._tried_before[level] = 0, self._n_tried
         self._chain_age[level] += 1
         return self._chains[level]
 
