@@ -75,7 +75,11 @@ class Loader:
         LOGGER.info("target %s: context %d, %d threads, GPU layers %s, rollback by %s", weights.path.name, target.n_ctx,
                     target.threads, context.gpu_layers, target.rollback_kind)  # fmt: skip
         drafting = Drafting(self.draft, KeyedSampler(sampling))
-        self.equip(drafting, target, context, draft_model, notice)
+        try:
+            self.equip(drafting, target, context, draft_model, notice)
+        except BaseException:
+            target.close()
+            raise
         return target, drafting
 
     def equip(

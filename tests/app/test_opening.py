@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from specllm.app import loading
 from specllm.app.generate import GenerateRequest, Plan, make_plan
 from specllm.app.opening import opening
 from specllm.config import ContextConfig, DraftConfig
 from specllm.drafters.bridge import BridgeDrafter
 from specllm.errors import ConfigError, IncompatiblePair
+from specllm.runtime.llama import LlamaModel
 from specllm.runtime.trim_vocab import write_trimmed
 from tests import synthetic
 
@@ -39,15 +41,26 @@ def test_a_session_is_as_large_as_asked_or_needed_and_freed_afterwards(
     assert said == [f"loading {plan.target.name}"]
 
 
-def test_weights_are_freed_where_no_session_can_be_made_of_them(llama_gguf: Path, tmp_path: Path) -> None:
+def test_weights_are_freed_where_no_session_can_be_made_of_them(
+    llama_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = {token: f"other{token}" for token in range(262, synthetic.N_VOCAB)}
     write_trimmed(
         synthetic.write_llama(tmp_path / "whole.gguf", token_texts=texts), tmp_path / "stranger.gguf", range(392)
     )
     plan = plan_for(llama_gguf, tmp_path / "stranger.gguf")
+    made: list[LlamaModel] = []
+
+    def remembered(*arguments: object) -> LlamaModel:
+        made.append(LlamaModel(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(loading, "LlamaModel", remembered)
     with pytest.raises(IncompatiblePair), opening(plan, [].append) as opened:
         opened.session(256)
     assert not opened.weights.handle
+    assert made
+    assert not any(model.handle for model in made)
 
 
 def test_a_bias_for_a_token_that_is_not_there_is_refused(llama_gguf: Path) -> None:
