@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from specllm.runtime.llama import Weights
+from specllm.runtime.vocab import Vocab
 from tests import synthetic
 
 USER_FOLDERS = (
@@ -79,3 +82,11 @@ def draft_gguf(synthetic_models: Path) -> Path:
 def close_draft_gguf(synthetic_models: Path) -> Path:
     """`llama_gguf` with a little noise in its weights: a draft that is right more often than not."""
     return synthetic.write_llama(synthetic_models / "close_draft.gguf", noise=0.05)
+
+
+@pytest.fixture(scope="module")
+def vocab(llama_gguf: Path) -> Iterator[Vocab]:
+    """That of the attention model."""
+    weights = Weights(llama_gguf, is_vocab_only=True)
+    yield weights.vocab
+    weights.close()

@@ -19,7 +19,7 @@ from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import ConfigError, IncompatiblePair
 from specllm.models.gguf_header import read_header
 from specllm.runtime.llama import LlamaModel, Weights
-from specllm.runtime.trimmed_vocab import TrimmedModel, read_trimmed
+from specllm.runtime.trimmed_vocab import open_context, read_trimmed
 from specllm.runtime.vocab import compare_vocabularies
 
 LOGGER = logging.getLogger("specllm")
@@ -137,11 +137,7 @@ class Loader:
                     drafting.bridge = weights.vocab, draft_weights.vocab
                 draft_context = replace(draft_context, n_ctx=min(n_ctx, draft_weights.n_ctx_train or n_ctx))
                 self.require_room(draft_model.path, draft_context, layers, option="--draft-ctx")
-                drafting.draft_model = (
-                    TrimmedModel(draft_weights, draft_context, trimmed)
-                    if trimmed
-                    else LlamaModel(draft_weights, draft_context)
-                )
+                drafting.draft_model = open_context(draft_weights, draft_context)
                 undo.pop_all()
         if self.draft.is_controlled:
             drafting.draft_cost = draft_cost(drafting.draft_model, identity, is_renewed=self.draft.is_recalibrated)

@@ -26,7 +26,7 @@ from specllm.models.store import models_dir
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.machine import physical_cores
 from specllm.runtime.quantize import FILE_TYPES, quantize
-from specllm.runtime.trimmed_vocab import TrimmedModel, read_trimmed
+from specllm.runtime.trimmed_vocab import open_context, read_trimmed
 from specllm.runtime.vocab import Vocab
 
 TYPES = ("q4_0", "iq4_nl")  # that may be faster than what the source has; the fastest is kept
@@ -196,9 +196,7 @@ def _opened(path: Path, threads: int) -> Iterator[LlamaModel]:
     context = ContextConfig(n_ctx=_N_CTX, n_outputs_max=1, threads=threads)
     weights = Weights(path, n_gpu_layers=plan_gpu_layers(read_header(path), "auto", context))
     try:
-        trimmed = read_trimmed(path)
-        model = TrimmedModel(weights, context, trimmed) if trimmed else LlamaModel(weights, context)
-        with contextlib.closing(model):
+        with contextlib.closing(open_context(weights, context)) as model:
             yield model
     finally:
         weights.close()

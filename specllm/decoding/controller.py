@@ -103,6 +103,7 @@ class Controller:
         self._probing = ""
         self.lengths.clear()
         self.certainty.begin()
+        self._level = self.certainty.level
         self._outlook = 0.0
         self._can_model_pay = self.draft_cost is not None and self.can_model_pay()
         if "model" in self.acceptance and self.draft_cost and self.cost.max_width > 1:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import llama_cpp
 
-from specllm.errors import BadModelFile, ConfigError
+from specllm.errors import BadModelFile
 from specllm.runtime import log
 
 FILE_TYPES = {  # llama_ftype and the ggml_type of the output layer, which llama.cpp would keep larger
@@ -28,8 +28,6 @@ def quantize(source: Path, out: Path, file_type: str, *, threads: int = 0) -> No
     params.ftype, params.output_tensor_type = FILE_TYPES[file_type]
     params.allow_requantize = True  # of what is quantized already: a draft may be a little wrong
     params.nthread = threads
-    if out.exists() and out.samefile(source):
-        raise ConfigError(f"{out} is the source itself", "give another file with -o")
     log.forget_errors()
     code = llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), params)
     if code:

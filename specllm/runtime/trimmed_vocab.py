@@ -107,3 +107,9 @@ def _width(trimmed: TrimmedVocab) -> int:
         return int(trimmed.embeddings([0]).shape[1])
     except (ValueError, NotImplementedError):
         return 0
+
+
+def open_context(weights: Weights, config: ContextConfig) -> LlamaModel:
+    """The model in a context of its own, trimmed or not: in its users' eyes both have the whole vocabulary."""
+    trimmed = read_trimmed(weights.path)
+    return TrimmedModel(weights, config, trimmed) if trimmed else LlamaModel(weights, config)

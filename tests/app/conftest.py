@@ -28,7 +28,7 @@ from specllm.drafters.store import StoreDrafter
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.smoke import SmokeReport
 from specllm.runtime.trim_vocab import write_trimmed
-from specllm.runtime.trimmed_vocab import TrimmedModel, read_trimmed
+from specllm.runtime.trimmed_vocab import open_context
 from tests import synthetic
 from tests.app.benches import ONE_THREAD, MakeRequest
 from tests.app.benches import prompt as bench_prompt
@@ -64,8 +64,7 @@ def make_session(weights) -> Iterator[MakeSession]:
 
     def model(name: str, n_ctx: int) -> LlamaModel:
         config = ContextConfig(n_ctx=n_ctx, n_outputs_max=17, threads=1, kv_type="f32", flash_attention="off")
-        trimmed = read_trimmed(weights[name].path)
-        models.append(TrimmedModel(weights[name], config, trimmed) if trimmed else LlamaModel(weights[name], config))
+        models.append(open_context(weights[name], config))
         return models[-1]
 
     def make(

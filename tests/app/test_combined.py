@@ -22,7 +22,7 @@ from specllm.drafters.store import StoreDrafter
 from specllm.runtime.grammar import GrammarConstraint
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.trim_vocab import write_trimmed
-from specllm.runtime.trimmed_vocab import TrimmedModel, read_trimmed
+from specllm.runtime.trimmed_vocab import open_context
 from tests import synthetic
 from tests.app.sessions import TEXT, rounds_of
 from tests.drafters.suffixes import suffix_array
@@ -60,8 +60,7 @@ def model_of(synthetic_models) -> Iterator:
                 n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_batch, n_outputs_max=17, threads=1, kv_type=kv_type,
                 flash_attention=CACHES[kv_type],
             )  # fmt: skip
-            trimmed = read_trimmed(weights.path)
-            made = TrimmedModel(weights, config, trimmed) if trimmed else LlamaModel(weights, config)
+            made = open_context(weights, config)
             stack.callback(made.close)
             return made
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -16,7 +16,6 @@ from specllm.config import StructureConfig
 from specllm.decoding.constraint import is_allowed
 from specllm.errors import ConfigError, NothingAllowed
 from specllm.runtime.grammar import GrammarConstraint, check_structure
-from specllm.runtime.llama import Weights
 from specllm.runtime.vocab import Vocab, detokenize
 from tests import synthetic
 
@@ -45,13 +44,6 @@ STRUCTURES = {
     "lark": StructureConfig(kind="grammar", text=LARK),
     "gbnf": StructureConfig(kind="grammar", text=GBNF),
 }
-
-
-@pytest.fixture(scope="module")
-def vocab(llama_gguf) -> Iterator[Vocab]:
-    weights = Weights(llama_gguf)
-    yield weights.vocab
-    weights.close()
 
 
 def allowed(constraint: GrammarConstraint, context: Sequence[int]) -> list[int]:

@@ -16,7 +16,7 @@ from specllm.models.gguf_header import read_header
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.quantize import quantize
 from specllm.runtime.trim_vocab import write_trimmed
-from specllm.runtime.trimmed_vocab import FOOTER, TrimmedModel, read_trimmed
+from specllm.runtime.trimmed_vocab import FOOTER, open_context, read_trimmed
 from specllm.runtime.vocab import compare_vocabularies
 from tests import synthetic
 
@@ -37,8 +37,7 @@ def trimmed(whole: Path) -> Path:
 
 
 def opened(path: Path) -> LlamaModel:
-    weights, trimmed = Weights(path), read_trimmed(path)
-    return TrimmedModel(weights, CONTEXT, trimmed) if trimmed else LlamaModel(weights, CONTEXT)
+    return open_context(Weights(path), CONTEXT)
 
 
 @pytest.mark.parametrize("logits", ["all", "last"])

@@ -18,13 +18,6 @@ from tests.synthetic import BOS, EOS, FIRST_BYTE, IM_END, IM_START, N_VOCAB
 HARD = "Grüße, 日本語 한국어 עברית 🙂👩‍👩‍👧 e\u0301 \u200f \x00\r\n\t end"
 
 
-@pytest.fixture(scope="module")
-def vocab(llama_gguf: Path) -> Iterator[Vocab]:
-    weights = Weights(llama_gguf, is_vocab_only=True)
-    yield weights.vocab
-    weights.close()
-
-
 @pytest.fixture
 def vocab_with(tmp_path: Path) -> Iterator[Callable[..., Vocab]]:
     """Makes vocabularies that differ from the synthetic one as asked."""

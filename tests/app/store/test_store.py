@@ -1,78 +1,25 @@
-"""Stores on the disk: refreshed, damaged, shared, interrupted, removed. The tokenizers are llama.cpp's own."""
+"""Stores on the disk: refreshed, shared, interrupted, removed. The tokenizers are llama.cpp's own."""
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from specllm.app import store as stores
 from specllm.app import store_add
-from specllm.app.store import Store, existing_folder, list_stores, open_store, remove, stats, stores_dir
-from specllm.app.store_add import AddedToStore, add_to_store
-from specllm.app.store_file import FIXED, StoreFile
+from specllm.app.store import existing_folder, list_stores, open_store, remove, stats, stores_dir
+from specllm.app.store_file import StoreFile
 from specllm.errors import ConfigError, StorageError
 from specllm.models.progress import NoProgress
 from specllm.runtime.llama import Weights
 from specllm.runtime.vocab import Vocab
 from specllm.runtime.vocab_digest import vocabulary_digest
 from tests import synthetic
-
-TEXT = "def first(one):\n    return one + 1\n\n\ndef second(two):\n    return two * 2\n"
-
-
-class Told(NoProgress):
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
-
-
-@pytest.fixture(scope="module")
-def vocab(llama_gguf: Path) -> Iterator[Vocab]:
-    weights = Weights(llama_gguf, is_vocab_only=True)
-    yield weights.vocab
-    weights.close()
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "a.py").write_text(TEXT)
-    (folder / "b.py").write_text("class Other:\n    value = 3\n")
-    return folder
-
-
-Add = Callable[..., AddedToStore]
-
-
-@pytest.fixture
-def add(llama_gguf: Path) -> Add:
-    def call(*paths: Path, name: str = "mine", model: Path = llama_gguf, progress: NoProgress | None = None):
-        return add_to_store(name, paths, str(model), progress or NoProgress())
-
-    return call
-
-
-def tokens_of(vocab: Vocab, text: str) -> list[int]:
-    return vocab.tokenize(text, adds_special=False, parses_special=False)
-
-
-def continued(store: Store, vocab: Vocab, text: str, k: int = 200) -> str:
-    """What the store drafts behind `text`."""
-    draft = store.drafter().propose(tokens_of(vocab, text), k)
-    return b"".join(map(vocab.piece, draft.tokens)).decode()
-
-
-def opened(vocab: Vocab) -> Store:
-    return open_store("mine", vocab, "tiny")
+from tests.app.store.stores import TEXT, Add, continued, opened, tokens_of
 
 
 def test_what_was_added_is_drafted_up_to_the_end_of_its_file(add: Add, project: Path, vocab: Vocab) -> None:
@@ -155,87 +102,6 @@ def test_padding_rows_are_no_part_of_a_vocabulary(vocab: Vocab, monkeypatch: pyt
     shorter = vocabulary_digest(vocab)
     monkeypatch.setattr(vocab, "n_tokens", vocab.n_tokens - 1)
     assert vocabulary_digest(vocab) == shorter != known
-
-
-# ---- damage ----------------------------------------------------------------------------------------------------
-
-
-def flipped(data: bytes, at: int) -> bytes:
-    at %= len(data)
-    return data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.3, 0.5, 0.99])
-def test_a_file_that_was_cut_short_is_refused_and_made_anew(
-    add: Add, project: Path, vocab: Vocab, share: float
-) -> None:
-    index = Path(add(project).path)
-    whole = index.read_bytes()
-    index.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(StorageError, match="damaged") as failure:
-        opened(vocab)
-    assert failure.value.hint == "make it anew: specllm store add PATH.. --store mine"
-    with pytest.raises(ConfigError):
-        add()  # what it was made of is lost with it
-    told = Told()
-    assert add(project, progress=told).n_new == 2
-    assert "what it held is lost" in told.messages[0]
-    assert index.read_bytes() == whole
-
-
-def test_a_flipped_bit_anywhere_is_found(add: Add, project: Path, vocab: Vocab) -> None:
-    index = Path(add(project).path)
-    whole = index.read_bytes()
-    for at in [*range(28), *range(28, len(whole), 37), -1, -4]:
-        index.write_bytes(flipped(whole, at))
-        with pytest.raises(StorageError):
-            opened(vocab)
-
-
-@pytest.mark.parametrize("n_tokens", ["4", -40, 4.5, None])
-def test_a_number_of_tokens_that_is_none_is_found_in_the_head_alone(add: Add, project: Path, n_tokens: object) -> None:
-    """Listing stores reads no more than that."""
-    index = Path(add(project).path)
-    whole = index.read_bytes()
-    fixed = list(FIXED.unpack_from(whole))
-    start = FIXED.size + fixed[2]
-    head = json.loads(whole[FIXED.size : start])
-    head["documents"][0]["n_tokens"] = n_tokens
-    content = json.dumps(head).encode()
-    fixed[2] = len(content)
-    index.write_bytes(FIXED.pack(*fixed) + content + whole[start:])
-    assert "its head cannot be read" in str(stats("mine").parts[0].problem)
-
-
-def test_a_file_that_is_too_long_of_another_version_or_machine_is_refused(
-    add: Add, project: Path, vocab: Vocab
-) -> None:
-    index = Path(add(project).path)
-    whole = index.read_bytes()
-    index.write_bytes(whole + b"\0" * 8)
-    with pytest.raises(StorageError, match="longer than it should be"):
-        opened(vocab)
-    index.write_bytes(whole[:8] + (2).to_bytes(4, "little") + whole[12:])
-    with pytest.raises(StorageError, match="of version 2"):
-        opened(vocab)
-    index.write_bytes(whole.replace(b'"little"', b'"big"   '))
-    with pytest.raises(StorageError, match="another kind of machine"):
-        opened(vocab)
-    assert stats("mine").parts[0].problem
-
-
-def test_damaged_answers_are_refused_and_dropped_by_the_next_add(add: Add, project: Path, vocab: Vocab) -> None:
-    index = Path(add(project).path)
-    answers = index.with_suffix(".answers")
-    answers.write_bytes(b"nonsense")
-    with pytest.raises(StorageError, match="damaged"):
-        opened(vocab)
-    add()
-    assert not answers.exists()
-    opened(vocab)
-
-
-# ---- failures --------------------------------------------------------------------------------------------------
 
 
 def test_ctrl_c_while_adding_leaves_the_store_as_it_was(add: Add, project: Path) -> None:

@@ -2,111 +2,34 @@
 
 from __future__ import annotations
 
-import codecs
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gguf
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specllm.app.generation import Session
-from specllm.config import ContextConfig, GenerateConfig, SamplingConfig
 from specllm.decoding.controller import Verdict
-from specllm.decoding.decode import Until, decode
-from specllm.decoding.sampling import KeyedSampler
 from specllm.drafters.bridge import BridgeDrafter
 from specllm.drafters.model import floor_rule
-from specllm.drafters.none import NoDrafter
-from specllm.errors import IncompatiblePair
-from specllm.runtime.llama import LlamaModel, Weights
-from specllm.runtime.vocab import Vocab, compare_vocabularies
+from specllm.runtime.llama import Weights
+from specllm.runtime.vocab import Vocab
 from tests import synthetic
+from tests.drafters.bridge.bridges import (
+    ALWAYS,
+    TEXTS,
+    TellingModel,
+    bridge,
+    check_is_canonical,
+    pieces_of,
+    read_by_draft,
+    said_behind,
+    tokens_of,
+)
 from tests.fakes import BigramModel
-from tests.synthetic import BOS, EOS, FIRST_BYTE, IM_END, IM_START, MERGED, N_VOCAB
-from tests.test_real_pair import path_of
-
-# The draft's merged pieces: other texts under the ids of the target's, which keep a few of them.
-OTHERS = ("el", "lo", "wo", "rl", "ld", "llo", "orl", "hel", "hello", "orld", "a\u0301", "日本", "🙂🙂", "\n\n")
-FIRST_MERGED = N_VOCAB - len(MERGED)
-TEXTS = {FIRST_MERGED + place: text.replace(" ", synthetic.SPACE) for place, text in enumerate(OTHERS)}
-ALWAYS = floor_rule(0.0)
-GREEDY = KeyedSampler(SamplingConfig(temperature=0.0))
-
-
-@pytest.fixture(scope="module")
-def other_gguf(synthetic_models: Path) -> Path:
-    """`llama_gguf` with a little noise in its weights and another vocabulary."""
-    return synthetic.write_llama(synthetic_models / "other.gguf", noise=0.02, token_texts=TEXTS, extra_tokens=200)
-
-
-@pytest.fixture(scope="module")
-def vocabularies(llama_gguf: Path, other_gguf: Path) -> Iterator[tuple[Vocab, Vocab]]:
-    """The target's and the draft model's."""
-    loaded = [Weights(path, is_vocab_only=True) for path in (llama_gguf, other_gguf)]
-    yield loaded[0].vocab, loaded[1].vocab
-    for weights in loaded:
-        weights.close()
-
-
-class TellingModel(BigramModel):
-    """Goes on with `story`, a token by place, `n_before` of which are not the story's; unsure of every third."""
-
-    def __init__(self, story: Sequence[int], n_vocab: int, n_ctx: int = 4096, n_before: int = 0) -> None:
-        super().__init__(1, n_ctx)
-        self.n_vocab = n_vocab
-        self.story, self.n_before = story, n_before
-
-    def row(self, tokens: Sequence[int]) -> np.ndarray:
-        row = np.zeros(self.n_vocab, dtype=np.float32)
-        place = len(tokens) - self.n_before
-        row[self.story[place % len(self.story)]] = 3.0 if place % 3 == 2 else 12.0
-        return row
-
-
-def tokens_of(vocab: Vocab, text: str) -> list[int]:
-    return vocab.tokenize(text, adds_special=False, parses_special=False)
-
-
-def pieces_of(vocab: Vocab, tokens: Sequence[int]) -> bytes:
-    return b"".join(map(vocab.piece, tokens))
-
-
-def read_by_draft(context: Sequence[int], target: Vocab, draft: Vocab) -> tuple[list[int], bytes]:
-    """What the draft model should have read, made in one go, and the bytes of a character still begun."""
-    text = b"".join(target.piece(token) or b"\n" for token in context)
-    whole, n = codecs.utf_8_decode(text, "replace", False)
-    return [draft.bos, *tokens_of(draft, whole)], text[n:]
-
-
-def said_behind(model: TellingModel, read: Sequence[int], floor: float) -> list[int]:
-    """What the model has said behind `read`, by the number of tokens in its cache, which must be right."""
-    n_forwards = len(model.cache) - len(read) + 1
-    said: list[int] = []
-    for _ in range(n_forwards):
-        row = model.row([*read, *said]).astype(np.float64)
-        said.append(int(np.argmax(row)))
-    assert model.cache == [*read, *said[:-1]]
-    return said[:-1] if n_forwards and np.exp(row.max()) / np.exp(row).sum() < floor else said
-
-
-def check_is_canonical(target: Vocab, context: Sequence[int], said: bytes, proposed: Sequence[int]) -> None:
-    """Where the context is as the target's tokenizer makes it, the proposal is as well."""
-    behind = list(context)
-    for place, token in enumerate(context):
-        if not target.piece(token):
-            behind = list(context[place + 1 :])
-    try:
-        text = codecs.utf_8_decode(pieces_of(target, behind) + said, "strict", False)[0]
-    except UnicodeDecodeError as error:  # a draft model may say nonsense
-        text = error.object[: error.start].decode()
-    whole = tokens_of(target, text)
-    if whole[: len(behind)] == behind:
-        assert whole[len(behind) :][: len(proposed)] == list(proposed)
-
+from tests.synthetic import BOS, EOS, FIRST_BYTE, IM_END, IM_START, N_VOCAB
 
 words = st.sampled_from(
     [
@@ -158,17 +81,6 @@ def test_drafts_are_the_targets_tokens_for_what_the_draft_model_says(
             check_is_canonical(target, context, text[len(rest) :], proposal.tokens)
         context += proposal.tokens[: round(share * len(proposal.tokens))]
         context.append(token)
-
-
-def bridge(vocabularies, before: Sequence[int], story: str, *, rule=ALWAYS, n_ctx=4096, **options) -> BridgeDrafter:
-    """A drafter, begun with `before`, whose model says `story` behind it and then ends."""
-    target, draft = vocabularies
-    n_before = len(read_by_draft(before, target, draft)[0])
-    story_tokens = [*tokens_of(draft, story), draft.eos]
-    model = TellingModel(story_tokens, draft.n_tokens, n_ctx=n_ctx, n_before=n_before)
-    drafter = BridgeDrafter(model, target, draft, rule=rule, **options)
-    drafter.begin(before)
-    return drafter
 
 
 @pytest.mark.parametrize(
@@ -356,89 +268,3 @@ def test_a_blank_that_a_vocabulary_adds_does_not_come_into_the_middle_of_a_text(
     _, draft = vocabularies
     assert pieces_of(spm_with_blank, tokens_of(spm_with_blank, text or "x")).startswith(b" ")
     assert spm_with_blank.tokenize_inside(text) == tokens_of(draft, text) == draft.tokenize_inside(text)
-
-
-class KnowingModel(BigramModel):
-    """Goes on with `text` behind whatever part of it stands there, however that was tokenized."""
-
-    def __init__(self, vocab: Vocab, text: str) -> None:
-        super().__init__(1)
-        self.n_vocab, self._vocab, self._text = vocab.n_tokens, vocab, text.encode()
-
-    def row(self, tokens: Sequence[int]) -> np.ndarray:
-        rest = self._text[len(pieces_of(self._vocab, tokens)) :]
-        whole = codecs.utf_8_decode(rest, "ignore", True)[0]
-        is_inside = rest[:1] and rest[0] & 0xC0 == 0x80
-        row = np.zeros(self.n_vocab, dtype=np.float32)
-        row[FIRST_BYTE + rest[0] if is_inside else [*tokens_of(self._vocab, whole), EOS][0]] = 9.0
-        return row
-
-
-@pytest.mark.parametrize(("k", "n_forward"), [(1, 1.4), (3, 2.5), (8, 5.5)])
-def test_a_draft_model_that_knows_the_text_is_nearly_always_right(vocabularies, k, n_forward):
-    target, draft = vocabularies
-    story = "hello world, the end and self.ing\n    日本語 -> hello() 🙂🙂 and the old rule of a\u0301\n" * 3
-    answer = tokens_of(target, story)
-    context = tokens_of(target, "hello: ")
-    said_by_target = TellingModel(answer, target.n_tokens, n_before=len(context))
-    drafter = BridgeDrafter(KnowingModel(draft, "hello: " + story), target, draft, rule=ALWAYS)
-    drafter.begin(context)
-    said_by_target.forward(context[:-1])
-    rounds = list(decode(said_by_target, drafter, GREEDY, context, k, Until(len(answer))))
-    assert context == [*tokens_of(target, "hello: "), *answer]
-    n_drafted, n_accepted = sum(len(r.draft.tokens) for r in rounds), sum(r.n_accepted for r in rounds)
-    assert n_accepted >= 0.9 * n_drafted
-    assert len(answer) >= n_forward * len(rounds)  # bytes of characters that a draft leaves incomplete are held back
-
-
-@pytest.fixture(scope="module")
-def models(llama_gguf: Path, other_gguf: Path) -> Iterator[tuple[LlamaModel, LlamaModel]]:
-    loaded = [Weights(path) for path in (llama_gguf, other_gguf)]
-    made = [LlamaModel(weights, ContextConfig(n_ctx=512, n_outputs_max=16, threads=1)) for weights in loaded]
-    yield made[0], made[1]
-    for model in (*made, *loaded):
-        model.close()
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.5])
-@pytest.mark.parametrize("seed", range(2))
-def test_the_text_is_that_of_plain_decoding(models, temperature, seed):
-    target, draft = models
-    with pytest.raises(IncompatiblePair):
-        compare_vocabularies(target.vocab, draft.vocab)
-    sampler = KeyedSampler(SamplingConfig(temperature=temperature, seed=seed, repeat_penalty=1.1))
-    prompt = target.vocab.tokenize("<|im_start|>hello the 日本🙂 end", adds_special=True, parses_special=True)
-    drafter = BridgeDrafter(draft, target.vocab, draft.vocab, rule=ALWAYS)
-    said, n_drafted = {}, 0
-    for k in (0, 1, 3, 8):
-        session = Session(target, drafter if k else NoDrafter())
-        target.rollback(0)
-        generation = session.generate(prompt, sampler, k, GenerateConfig(max_tokens=40))
-        for _ in generation:
-            pass
-        said[k] = generation.tokens
-        n_drafted += generation.metrics.n_drafted
-    assert said[1] == said[3] == said[8] == said[0]
-    assert n_drafted
-
-
-@pytest.mark.real
-def test_a_real_draft_model_of_another_family_drafts_the_targets_tokens():
-    paths = [path_of(name) for name in ("qwen2.5-coder-1.5b-instruct", "smollm2-135m-instruct")]
-    target, weights = Weights(paths[0], is_vocab_only=True), Weights(paths[1])
-    draft_model = LlamaModel(weights, ContextConfig(n_ctx=256, n_outputs_max=1))
-    text = "<|im_start|>Count:\n\n1, 2, 3, 4, 5, 6, 7, 8, 9, 10\n" + "日本語 🙂👩‍👩‍👧 e\u0301\n    return self\n" * 3
-    tokens = target.vocab.tokenize(text, adds_special=False, parses_special=True)
-    drafter = BridgeDrafter(draft_model, target.vocab, weights.vocab, rule=ALWAYS)
-    n_drafted = n_right = 0
-    drafter.begin(tokens[:8])
-    for n in range(8, len(tokens)):
-        draft = drafter.propose(tokens[:n], 3).tokens
-        assert not [token for token in draft if not target.vocab.piece(token) or token in target.vocab.eog]
-        check_is_canonical(target.vocab, tokens[:n], pieces_of(target.vocab, draft), draft[:-1])
-        n_drafted += bool(draft)
-        n_right += draft[:1] == tuple(tokens[n : n + 1])
-    assert n_right > 0.4 * n_drafted
-    assert n_drafted > 0.5 * len(tokens)
-    for model in (draft_model, weights, target):
-        model.close()
