@@ -221,7 +221,11 @@ def _opened(request: BenchRequest, plan: Plan, progress: Progress) -> Iterator[_
         opened = stack.enter_context(opening(plan, progress.notice, loads_all=True))
         read = list(cases(request, opened.weights, plan.generate, failures))
         longest = max((len(case.tokens) for case in read), default=DEPTH + MAX_WIDTH)
-        session, drafting, context = opened.session(opened.context_size(longest, plan.generate))
+        n_ctx, copies = (
+            opened.context_size(longest, plan.generate),
+            bool(read) and all(case.prediction for case in read),
+        )
+        session, drafting, context = opened.session(n_ctx, copies=copies)
         yield _Opened(replace(plan, context=context), session, drafting, read, failures)
 
 

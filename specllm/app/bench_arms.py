@@ -114,10 +114,10 @@ class Memory:
     _kept: dict[tuple[str, str], dict[str, Acceptance]] = field(default_factory=dict)
 
     def start(self, arm: str, prompt: str) -> dict[str, Acceptance]:
-        acceptance = new_acceptance()
+        kind = learned.kind_of_text(prompt)
+        acceptance = new_acceptance(kind)
         if self.file is None:
             return acceptance
-        kind = learned.kind_of_text(prompt)
         known = self._kept.get((arm, kind))
         if known is None:
             learned.restore(self.file, kind, acceptance)

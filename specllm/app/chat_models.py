@@ -51,7 +51,7 @@ class ChatModels:
         sampler = KeyedSampler(sampling, self._constraint)
         kind = learned.kind_of_text(message)
         if n_earlier_tries or kind != self._kind:  # a draft model samples as the target does
-            self._renew_drafter(sampling)
+            self._renew_drafter(sampling, kind)
             self._kind = kind if not n_earlier_tries else ""
         with remembered(self.session, self._drafting, self.plan, message):
             draft_length = self.plan.draft.most_drafted
@@ -121,10 +121,10 @@ class ChatModels:
         self._renew_drafter(self.plan.sampling)
         self._kind = ""
 
-    def _renew_drafter(self, sampling: SamplingConfig) -> None:
-        """The drafter as it is before anything was learned here, with the target's way to sample."""
+    def _renew_drafter(self, sampling: SamplingConfig, kind: learned.TextKind = "prose") -> None:
+        """The drafter as it is before anything was learned on that kind of text, with the target's way to sample."""
         self._drafting.sampler = KeyedSampler(sampling, self._constraint)
-        self._drafting.acceptance = new_acceptance()
+        self._drafting.acceptance = new_acceptance(kind)
         self.session.drafter = self._drafting.chosen()
 
 

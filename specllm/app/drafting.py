@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from specllm.app.calibration import Identity
+from specllm.app.learned import TextKind
 from specllm.app.store import Store
 from specllm.config import DraftConfig
 from specllm.decoding.acceptance import Acceptance
@@ -17,7 +18,7 @@ from specllm.decoding.protocols import GUESSED, Drafter, Sampler, Token
 from specllm.drafters.auto import AutoDrafter
 from specllm.drafters.bridge import BridgeDrafter
 from specllm.drafters.grammar import GUESSED_CHANCE, SPELLED_CHANCE, GrammarDrafter
-from specllm.drafters.lookup import MATCH_PRIOR, LookupDrafter
+from specllm.drafters.lookup import MATCH_PRIOR, MATCH_WEIGHT, LookupDrafter
 from specllm.drafters.model import CONFIDENCE_PRIOR, CONFIDENCE_SHARES, ModelDrafter, floor_rule
 from specllm.drafters.none import NoDrafter
 from specllm.drafters.reference import REFERENCE_PRIOR, ReferenceDrafter
@@ -35,12 +36,12 @@ SOURCES = {
 }
 
 
-def new_acceptance() -> dict[str, Acceptance]:
-    """What is believed about each drafter before anything was seen here."""
+def new_acceptance(kind: TextKind = "prose") -> dict[str, Acceptance]:
+    """What is believed about each drafter on that kind of text before anything was seen here."""
     return {
         "grammar": Acceptance({GUESSED: GUESSED_CHANCE}, SPELLED_CHANCE),
         "reference": Acceptance(REFERENCE_PRIOR, 0.9, 30.0),
-        "lookup": Acceptance(MATCH_PRIOR, 0.7),
+        "lookup": Acceptance(MATCH_PRIOR[kind], 0.7, MATCH_WEIGHT),
         "store": Acceptance(STORE_PRIOR, 0.4),
         "model": Acceptance(CONFIDENCE_PRIOR | {GUESSED: GUESSED_CHANCE}, 0.75),
     }
@@ -88,7 +89,8 @@ class Drafting:
         }
         names = [source for source in ("grammar", *SOURCES[name]) if there[source]]
         sources = {name: self.acceptance[name] for name in names}
-        controller = Controller(self.target_cost, sources, self.draft_cost, Shares(CONFIDENCE_SHARES))
+        draft_cost = self.draft_cost if "model" in names else None
+        controller = Controller(self.target_cost, sources, draft_cost, Shares(CONFIDENCE_SHARES))
         model = self._model() if "model" in names and self.draft_model else None
         return AutoDrafter(controller, [self._constrained(free[name]()) for name in names if name in free], model)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from specllm.app import learned
 from specllm.app.calibration import forget_if_wrong
-from specllm.app.drafting import SOURCES, Drafting
+from specllm.app.drafting import SOURCES, Drafting, new_acceptance
 from specllm.app.generation import FinishReason, Generation, LogprobsOf, Session, traced
 from specllm.app.host import describe_build
 from specllm.app.logprobs import Piece, described
@@ -239,7 +239,8 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         opened = stack.enter_context(opening(plan, notice))
         weights = opened.weights
         prompt = tokenize_prompt(weights, request.prompt, plan.generate)
-        session, drafting, context = opened.session(opened.context_size(len(prompt), plan.generate))
+        n_ctx, copies = opened.context_size(len(prompt), plan.generate), request.prediction is not None
+        session, drafting, context = opened.session(n_ctx, copies=copies)
         plan = replace(plan, context=context)
         if request.prediction is not None:
             drafting.reference = weights.vocab.tokenize(request.prediction, adds_special=False, parses_special=False)
@@ -247,6 +248,7 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         constraint = GrammarConstraint(structure, weights.vocab) if structure else None
         sampler = drafting.sampler = KeyedSampler(plan.sampling, constraint)
         drafting.constraint = constraint
+        drafting.acceptance = new_acceptance(learned.kind_of_text(request.prompt))
         session.drafter = drafting.chosen()
         stack.enter_context(remembered(session, drafting, plan, request.prompt))
         recorder = None if plan.generate.logprobs is None else LogprobSampler(sampler, plan.generate.logprobs)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from specllm.app.calibration import cache_dir, keep, read
 from specllm.decoding.acceptance import Acceptance
@@ -18,12 +18,14 @@ from specllm.decoding.acceptance import Acceptance
 HALF_LIFE_DAYS = 30.0
 MOST = 60.0  # observations that old runs may count for: today's text soon knows better
 
+TextKind = Literal["code", "prose"]
+
 _CODE_LINE = re.compile(
     r"^\s*(def |class |import |from |#include|func |fn |let |const |var |return\b|if \(|for \()|[{};]\s*$"
 )
 
 
-def kind_of_text(prompt: str) -> str:
+def kind_of_text(prompt: str) -> TextKind:
     """`code` where the prompt holds some, else `prose`: acceptance differs most between these two."""
     lines = [line for line in prompt.splitlines() if line.strip()]
     n_code = sum(bool(_CODE_LINE.search(line)) for line in lines)

@@ -75,6 +75,11 @@ class Acceptance:
         self._weight = weight
         self.by_class: dict[int, Chance] = {}
 
+    @property
+    def n_judged(self) -> float:
+        """Tokens that the target judged, faded."""
+        return sum(one.judged for one in self.by_class.values())
+
     def prior(self, evidence: int) -> float:
         return self._prior.get(evidence, self._default)
 

@@ -19,7 +19,7 @@ from specllm.decoding.protocols import Sampler, Token
 LEVELS = (-0.5, -0.3, -0.2, -0.12, -0.06, -0.02)  # nats, where one level ends and the next begins
 _START = -0.25  # before anything was said
 _RATE = 1 / 6  # of the moving average, per token looked at
-_EVERY = 2  # tokens: a look costs 0.15 ms, half a percent of a small model's forward
+_EVERY = 2  # tokens: a look costs some 0.05 ms, and a look at every other token tells as much
 _LEAST = 1e-3  # a token less certain than that tells no more
 
 
@@ -51,16 +51,17 @@ class CertaintySampler:
         self._n_picked = 0
 
     def pick(self, logits: npt.NDArray[np.float32], context: Sequence[Token]) -> Token:
+        token = self._sampler.pick(logits, context)
         self._n_picked += 1
-        if self._n_picked % _EVERY == 0:
+        if self._n_picked % _EVERY == 0:  # behind the pick: it has brought the row into the processor's cache
             self._certainty.add(top_probability(logits))
-        return self._sampler.pick(logits, context)
+        return token
 
 
 def top_probability(row: npt.NDArray[np.float32]) -> float:
     """The probability of the most likely token, from one row of logits.
 
-    Taken among the tokens within 10 nats of it: a fourth of the time of a full softmax over 150,000 tokens.
+    Taken among the tokens within 10 nats of it: two fifths of the time of a full softmax over 150,000 tokens.
     """
     highest = row.max()
-    return float(1.0 / np.exp(row[row > highest - 10.0] - highest).sum())
+    return float(1.0 / np.exp(row[np.flatnonzero(row > highest - 10.0)] - highest).sum())

@@ -11,6 +11,7 @@ import pytest
 from specllm.app.bench import BenchRequest, run_bench, select_prompts
 from specllm.app.bench_arms import Arm, Memory, Runner, rotated
 from specllm.app.bench_stats import INTERVAL
+from specllm.app.drafting import new_acceptance
 from specllm.config import ContextConfig, DraftConfig, SamplingConfig
 from specllm.decoding.protocols import Draft, Round
 from specllm.errors import ConfigError
@@ -71,12 +72,13 @@ def test_drafters_start_cold_unless_learned_is_wanted(tmp_path):
     seen = Round((1, 2), Draft((1,), "lookup", (3,)), 0, 1, 0)
     for memory, is_kept in ((Memory(), False), (Memory(tmp_path / "none.json"), True)):
         acceptance = memory.start("lookup", "prose")
-        believed = acceptance["lookup"].chance(3)
+        believed, in_code = (new_acceptance(kind)["lookup"].chance(3) for kind in ("prose", "code"))
+        assert acceptance["lookup"].chance(3) == believed < in_code
         acceptance["lookup"].observe(seen)
         memory.keep("lookup", "prose", acceptance)
         assert (memory.start("lookup", "prose")["lookup"].chance(3) != believed) is is_kept
         assert memory.start("auto", "prose")["lookup"].chance(3) == believed
-        assert memory.start("lookup", "```code```")["lookup"].chance(3) == believed
+        assert memory.start("lookup", "```code```")["lookup"].chance(3) == in_code
     assert not list(tmp_path.iterdir())
 
 

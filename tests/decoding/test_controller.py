@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specllm.decoding.acceptance import Acceptance
-from specllm.decoding.controller import Controller, DraftCost, Verdict
+from specllm.decoding.controller import MIN_GAIN, Controller, DraftCost, Verdict
 from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
 from specllm.decoding.protocols import EMPTY_DRAFT, FORCED, GUESSED, Draft, Round
 
@@ -231,3 +231,42 @@ def test_no_width_comes_to_cost_less_than_one_token():
             model.observe(width, slower * v(width))
             assert model.curve.min() >= model.seconds(1) * (1 - 1e-9)
         assert model.seconds(width) == pytest.approx(slower * v(width), rel=0.05)
+
+
+@pytest.mark.parametrize("name", [name for name in MACHINES if name != "steep"])
+def test_a_guess_has_to_promise_more_than_what_is_proven_or_certain(name):
+    """Of many guesses the overrated ones get chosen; what was judged often, or has to follow, is no guess."""
+    v = MACHINES[name]
+
+    def option(chance, n_judged=0):
+        controller = Controller(cost_model(v), {"lookup": Acceptance({3: chance}, chance)})
+        for i in range(n_judged):  # spread, so that no change is suspected
+            said = 1 if int((i + 1) * chance) > int(i * chance) else 2
+            controller.acceptance["lookup"].judge(Draft((1,), "lookup", (3,)), (said,))
+        return controller.best_prefix("lookup", (3,) * 15), controller.plain()
+
+    chances = np.linspace(0.01, 0.99, 99)
+    guessed = next(chance for chance in chances if option(chance)[0].length)
+    proven = next(chance for chance in chances if option(chance, 400)[0].length)
+    assert proven < guessed
+    at_guess, plain = option(guessed)
+    assert at_guess.rate > 1.02 * plain.rate
+    forced = Controller(cost_model(v), {"grammar": Acceptance({}, 0.5)}).best_prefix("grammar", (FORCED,) * 15)
+    cheapest = max(range(1, 16), key=lambda k: (k + 1) / v(k + 1))
+    assert bool(forced.length) == ((cheapest + 1) / v(cheapest + 1) > MIN_GAIN / v(1))
+
+
+def test_a_draft_model_that_does_not_pay_is_asked_about_in_every_fourth_round_and_one_that_does_in_each():
+    v = MACHINES["this"]
+    for chance, n_asked in ((0.05, 10), (0.99, 40)):
+        controller = Controller(cost_model(v), {"model": Acceptance({}, chance)}, DraftCost(0.2 * v(1), 0.02 * v(1)))
+        controller.begin()
+        questions = 0
+        for _ in range(40):
+            if controller.asks_now():
+                questions += 1
+                controller.model_option("model", 1, 8)
+            controller.observe(Round((1,), EMPTY_DRAFT, 0.0, v(1), 0.0))
+        assert questions == pytest.approx(n_asked, abs=1)
+        controller.begin()
+        assert controller.asks_now(), "a new answer is asked about at once"
