@@ -32,8 +32,8 @@ HOPE = 0.95  # the chance of a drafted token that a probe hopes for
 MIN_GAIN = 1.01  # what is switched on must promise this much more than plain decoding: estimates have errors
 # What a free draft must promise besides, times its chance to fail: what is believed at first differs from text to text, and of
 # all guesses the overrated ones get chosen. Halved by so many tokens that the target judged. Over 66 prompts (simulated, 1.5B) it
-# takes the worst kind of text from 0.94 to 0.99 of plain decoding and costs code 1 %.
-_DOUBT, _DOUBT_FADES = 0.35, 40.0
+# takes the worst kind of text from 0.94 to 0.99 of plain decoding; it costs code 1 %.
+_DOUBT, _DOUBT_FADES = 0.35, 20.0
 _EXPECTED_TOKENS = 32  # an answer's rest is at least this long, or as long as it already is
 MARGIN = 1.5  # times its cost that an investment must promise: the answer may end at any time
 _OUTLOOK_RATE = 1 / 24  # per round, of the moving average of what the draft model would save
