@@ -12,16 +12,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from specllm.app import calibration, learned, transcript
+from specllm.app import calibration, learned
+from specllm.app.chat import transcript
 from specllm.app.drafting import new_acceptance
-from specllm.app.edit_prompts import VARIANTS, edit_prompt
-from specllm.app.edit_region import region_of_lines
-from specllm.app.edit_reply import complaints, lines_of_reply, reindented
-from specllm.app.memory_plan import Fit, Free, Load
+from specllm.app.edit.prompts import VARIANTS, edit_prompt
+from specllm.app.edit.region import region_of_lines
+from specllm.app.edit.reply import complaints, lines_of_reply, reindented
+from specllm.app.memory.plan import Fit, Free, Load
 from specllm.app.prompts.reading import read_prompts
-from specllm.app.replay import AT_ONCE, Replay
 from specllm.app.text_file import read_text_file
-from specllm.app.trace_reader import read_trace
+from specllm.app.trace.reader import read_trace
+from specllm.app.trace.replay import AT_ONCE, Replay
 from specllm.config import ContextConfig
 from specllm.errors import SpecllmError
 from specllm.models.gguf_header import read_header

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from specllm.app.calibration import Identity
 from specllm.app.learned import TextKind
-from specllm.app.store import Store
+from specllm.app.store.stores import Store
 from specllm.config import DraftConfig
 from specllm.decoding.acceptance import Acceptance
 from specllm.decoding.chain import Shares

@@ -17,12 +17,12 @@ from specllm.app.drafting import SOURCES, Drafting, new_acceptance
 from specllm.app.generation import FinishReason, Generation, LogprobsOf, Session, traced
 from specllm.app.host import describe_build
 from specllm.app.logprobs import Piece, described
+from specllm.app.memory.room import has_room_for_all
 from specllm.app.models import LocatedModel, locate_pair
 from specllm.app.opening import opening
 from specllm.app.prompt import tokenize_prompt
-from specllm.app.room import has_room_for_all
 from specllm.app.text import Chunk
-from specllm.app.trace import TraceWriter
+from specllm.app.trace.writer import TraceWriter
 from specllm.config import (
     CONTROLLED_DRAFT_LENGTH,
     ContextConfig,

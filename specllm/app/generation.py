@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Literal
 
 from specllm.app.text import Chunk, TextStream, sources
-from specllm.app.trace import TraceWriter
+from specllm.app.trace.writer import TraceWriter
 from specllm.config import DraftConfig, GenerateConfig
 from specllm.decoding.certainty import CertaintySampler
 from specllm.decoding.constraint import Constraint

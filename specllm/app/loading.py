@@ -10,9 +10,9 @@ from pathlib import Path
 
 from specllm.app.calibration import Identity, draft_cost, known_draft_cost, target_cost
 from specllm.app.drafting import SOURCES, Drafting
+from specllm.app.memory.room import require_room
 from specllm.app.models import LocatedModel
 from specllm.app.offload import plan_gpu_layers, settled_gpu_layers
-from specllm.app.room import require_room
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, GpuLayers, SamplingConfig
 from specllm.decoding.controller import Controller
 from specllm.decoding.sampling import KeyedSampler

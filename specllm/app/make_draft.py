@@ -13,7 +13,7 @@ from pathlib import Path
 
 from specllm.app.models import LocatedModel, add_model, locate
 from specllm.app.offload import plan_gpu_layers
-from specllm.app.store_files import files_below
+from specllm.app.store.files import files_below
 from specllm.config import ContextConfig
 from specllm.decoding.calibrate import measure_draft
 from specllm.decoding.protocols import Token

@@ -11,9 +11,9 @@ from specllm.app.attention import settled_for_copying
 from specllm.app.drafting import Drafting
 from specllm.app.generation import Session
 from specllm.app.loading import Loader
-from specllm.app.memory_plan import Models
+from specllm.app.memory.plan import Models
 from specllm.app.offload import settled_gpu_layers
-from specllm.app.store import open_store
+from specllm.app.store.stores import open_store
 from specllm.config import ContextConfig, GenerateConfig, SamplingConfig
 from specllm.drafters.none import NoDrafter
 from specllm.errors import ConfigError

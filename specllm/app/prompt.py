@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specllm.app.chat_template import Message
-from specllm.app.chat_tokens import ChatTokenizer
+from specllm.app.chat.template import Message
+from specllm.app.chat.tokens import ChatTokenizer
 from specllm.config import GenerateConfig
 from specllm.decoding.protocols import Token
 from specllm.errors import ConfigError

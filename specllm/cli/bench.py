@@ -16,7 +16,7 @@ from specllm.cli.structure import StructureOptions
 from specllm.errors import AnswerIsNo, Interrupted
 
 if TYPE_CHECKING:
-    from specllm.app.bench import BenchRequest, BenchResult
+    from specllm.app.bench.use_case import BenchRequest, BenchResult
 
 _bench = functools.partial(typer.Option, rich_help_panel="Benchmark")
 _output = functools.partial(typer.Option, rich_help_panel="Output")
@@ -87,8 +87,8 @@ def bench(
 ) -> None:
     """Measure what speculation brings: plain decoding beside every drafter, prompt by prompt."""
     with interrupts_deferred():
-        from specllm.app import bench as app
-        from specllm.app.bench_compare import compare, read_document
+        from specllm.app.bench import use_case as app
+        from specllm.app.bench.compare import compare, read_document
         from specllm.ui import bench as ui
         from specllm.ui.console import write_note
     from specllm.config import DraftConfig
@@ -160,8 +160,8 @@ def _emit(document: Mapping[str, Any]) -> None:
 
 
 def _simulate(request: BenchRequest, text: str, output: BenchOutput) -> None:
-    from specllm.app.bench import simulate_draft
-    from specllm.app.bench_simulate import Supposed
+    from specllm.app.bench.simulate import Supposed
+    from specllm.app.bench.use_case import simulate_draft
     from specllm.app.host import describe_build
     from specllm.ui.bench import BenchView, print_simulation
 

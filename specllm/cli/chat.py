@@ -19,7 +19,7 @@ from specllm.config import CHAT_DRAFTERS, OVERFLOWS, GenerateConfig
 from specllm.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    from specllm.app.chat import Chat
+    from specllm.app.chat.use_case import Chat
     from specllm.cli.chat_loop import ChatLoop, Show
     from specllm.ui.chat_lines import Input
     from specllm.ui.generate import AnswerView
@@ -91,8 +91,8 @@ def chat(
         raise ConfigError("--json is for scripts", "give --message TEXT, or pipe messages in, one a line")
 
     with interrupts_deferred():
-        from specllm.app.chat import Chat
-        from specllm.app.chat_models import open_models
+        from specllm.app.chat.models import open_models
+        from specllm.app.chat.use_case import Chat
         from specllm.app.generate import GenerateRequest
         from specllm.cli.chat_loop import ChatLoop, Show
         from specllm.ui.chat import print_greeting
@@ -135,8 +135,8 @@ def _input(messages: list[str] | None, chat: Chat) -> Input:
     if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
         return PlainInput()
     with interrupts_deferred():
-        from specllm.app.chat_commands import COMMANDS
-        from specllm.app.chat_models import SETTINGS
+        from specllm.app.chat.commands import COMMANDS
+        from specllm.app.chat.models import SETTINGS
         from specllm.app.state import state_dir
         from specllm.ui.chat import toolbar
         from specllm.ui.chat_input import FILES, TerminalInput

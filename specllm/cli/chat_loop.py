@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from specllm.app import chat_commands
-from specllm.app.chat import Chat
-from specllm.app.chat_commands import Call
-from specllm.app.transcript import Transcript, clean, load, save
+from specllm.app.chat import commands
+from specllm.app.chat.commands import Call
+from specllm.app.chat.transcript import Transcript, clean, load, save
+from specllm.app.chat.use_case import Chat
 from specllm.cli.signals import has_to_terminate
 from specllm.errors import ConfigError, SpecllmError
 from specllm.ui import chat as ui
@@ -78,7 +78,7 @@ class ChatLoop:
     def take(self, line: str) -> None:
         """Answers a message or obeys a command; nothing for an empty line."""
         is_editing, self._is_editing = self._is_editing, False
-        wanted = chat_commands.parse(line)
+        wanted = commands.parse(line)
         if wanted is None:
             return
         self._is_leaving = False
@@ -123,10 +123,10 @@ class ChatLoop:
         else:
             write_note(f"the answer was cut after {n_tokens:,} tokens; /set max_tokens {2 * most} allows more")
 
-    # ---- commands, by their names in app/chat_commands.py --------------------------------------------------------------
+    # ---- commands, by their names in app/chat/commands.py --------------------------------------------------------------
 
     def _help(self, _: str) -> None:
-        ui.print_table((f"/{command.name} {command.argument}", command.says) for command in chat_commands.COMMANDS)
+        ui.print_table((f"/{command.name} {command.argument}", command.says) for command in commands.COMMANDS)
         write_note("Alt-Enter: new line; Ctrl-C stops an answer; a blank before / makes a message")
 
     def _system(self, text: str) -> None:

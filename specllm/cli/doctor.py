@@ -15,8 +15,8 @@ def doctor(
     full: Annotated[bool, typer.Option("--full", help="Read whole model files for their SHA-256.")] = False,
 ) -> None:
     """Check Python, llama.cpp, devices, models and the default pair; exit code 3 if something fails."""
-    from specllm.app.diagnosis import Diagnosis, counted
-    from specllm.app.doctor import diagnose
+    from specllm.app.doctor.diagnosis import Diagnosis, counted
+    from specllm.app.doctor.use_case import diagnose
     from specllm.ui.doctor import describe_terminal, print_checks
 
     checks = diagnose(describe_terminal(), is_full=full)

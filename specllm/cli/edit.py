@@ -19,7 +19,7 @@ from specllm.cli.signals import interrupts_deferred
 from specllm.errors import AnswerIsNo, ConfigError, SpecllmError
 
 if TYPE_CHECKING:
-    from specllm.app.edit import EditRequest, Task
+    from specllm.app.edit.use_case import EditRequest, Task
     from specllm.app.generate import Answer
 
 _request = functools.partial(typer.Option, rich_help_panel="Request")
@@ -98,7 +98,7 @@ def edit(
     words = words or []
     instruction = read_prompt(words, None, reads_pipe=STDIN in words, may_be_empty=True)
     with interrupts_deferred():
-        from specllm.app.edit import EditRequest, prepare
+        from specllm.app.edit.use_case import EditRequest, prepare
     request = EditRequest(
         path=file, instruction=instruction, lines=region.lines, symbol=region.symbol,
         contexts=tuple(region.context or ()), encoding=region.encoding, max_tokens=region.max_tokens, is_raw=region.raw,
@@ -113,7 +113,7 @@ def edit(
 def _check_destination(request: EditRequest, applying: ApplyOptions) -> None:
     """Nobody should wait for an edit that cannot be written."""
     from specllm.app.apply import require_replaceable, require_writable_folder
-    from specllm.app.edit_history import open_history
+    from specllm.app.edit.history import open_history
 
     if applying.force:
         raise ConfigError("--force belongs to --undo", "leave it out")
@@ -139,7 +139,7 @@ def _check_destination(request: EditRequest, applying: ApplyOptions) -> None:
 
 def _run(task: Task, applying: ApplyOptions) -> None:
     with interrupts_deferred():
-        from specllm.app.edit import answering, conclude, reply_of
+        from specllm.app.edit.use_case import answering, conclude, reply_of
         from specllm.ui.console import harmless, write_note
         from specllm.ui.generate import AnswerView, print_stats_table, stats_line
 
@@ -205,7 +205,7 @@ def _require_only_undo(call: typer.Context) -> None:
 
 
 def _undo(file: Path | None, words: list[str], applying: ApplyOptions) -> None:
-    from specllm.app.edit_history import last_edit, undo_edit
+    from specllm.app.edit.history import last_edit, undo_edit
     from specllm.ui.console import write_note
 
     if words:

@@ -13,7 +13,7 @@ from specllm.cli.editor import edit_in_editor, interrupts_ignored
 from specllm.errors import ConfigError, SpecllmError, StorageError
 
 if TYPE_CHECKING:
-    from specllm.app.edit import Edit
+    from specllm.app.edit.use_case import Edit
     from specllm.cli.edit import ApplyOptions
 
 
@@ -60,7 +60,7 @@ def _write(new: Edit, applying: ApplyOptions, say: Callable[[str], None]) -> Dec
 
 
 def _apply(new: Edit, say: Callable[[str], None]) -> Decided:
-    from specllm.app.edit_history import apply_edit
+    from specllm.app.edit.history import apply_edit
 
     with interrupts_ignored():  # it is whole either way, and what is said afterwards should be true
         apply_edit(new.file.path, new.file.data, new.data)
@@ -136,7 +136,7 @@ def name_kept(error: SpecllmError, what: str, data: bytes, *, as_json: bool, **d
 
     False where it cannot be kept. The last one of each kind, `what` it is, stays.
     """
-    from specllm.app.edit_history import keep
+    from specllm.app.edit.history import keep
 
     file = keep(what, data)
     if file is not None:

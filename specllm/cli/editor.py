@@ -35,7 +35,7 @@ def edit_in_editor(data: bytes, name: str) -> bytes:
 
     Raises ConfigError where there is no such editor, StorageError where it failed; what it had saved by then is kept.
     """
-    from specllm.app.edit_history import keep
+    from specllm.app.edit.history import keep
 
     command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or _FALLBACK
     hint = "set VISUAL or EDITOR to an editor that waits until you close it"

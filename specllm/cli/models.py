@@ -65,7 +65,7 @@ def fit(
 ) -> None:
     """Say what a model or pair needs in memory, and what to change where that is too much; nothing is loaded."""
     draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
-    from specllm.app.fit import fit_models
+    from specllm.app.memory.fit import fit_models
 
     found = fit_models(name, draft_model, context, draft, draft_layers)
     if json:

@@ -30,8 +30,8 @@ def replay(
     pace = _speed(speed or ("max" if json else "1"))
 
     with interrupts_deferred():
-        from specllm.app.replay import Replay
-        from specllm.app.trace_reader import read_trace
+        from specllm.app.trace.reader import read_trace
+        from specllm.app.trace.replay import Replay
         from specllm.ui.generate import AnswerView
         from specllm.ui.live import LiveView
 

@@ -33,7 +33,7 @@ def add(
 ) -> None:
     """Read text files into a store, and again what changed; not what git ignores, nor what looks like a secret."""
     with interrupts_deferred():
-        from specllm.app.store_add import add_to_store
+        from specllm.app.store.add import add_to_store
         from specllm.ui.progress import watch_progress
         from specllm.ui.store import note_added
 
@@ -47,7 +47,7 @@ def add(
 @app.command("list")
 def list_(json: Json = False) -> None:
     """Show all stores."""
-    from specllm.app.store import list_stores
+    from specllm.app.store.stores import list_stores
 
     result = {"stores": [asdict(one) for one in list_stores()]}
     if json:
@@ -60,7 +60,7 @@ def list_(json: Json = False) -> None:
 @app.command()
 def stats(name: Name = DEFAULT, json: Json = False) -> None:
     """Show what a store holds, and of which folders."""
-    from specllm.app.store import stats
+    from specllm.app.store.stores import stats
 
     result = asdict(stats(name))
     if json:
@@ -76,7 +76,7 @@ def rm(
     json: Json = False,
 ) -> None:
     """Delete a store with the answers in it; the files it was made from stay."""
-    from specllm.app.store import remove
+    from specllm.app.store.stores import remove
 
     folder = remove(name)
     if json:
@@ -89,7 +89,7 @@ def rm(
 @app.command()
 def path(name: Name = DEFAULT, json: Json = False) -> None:
     """Print the folder of a store."""
-    from specllm.app.store import existing_folder
+    from specllm.app.store.stores import existing_folder
 
     folder = existing_folder(name)
     if json:

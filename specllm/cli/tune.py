@@ -32,8 +32,8 @@ def tune(
     if pair is not None and models.model is not None:
         raise ConfigError(f"both {pair} and --model {models.model} are named", "name the target once")
     with interrupts_deferred():
-        from specllm.app.tune import TuneRequest
-        from specllm.app.tune import tune as measure
+        from specllm.app.tune.use_case import TuneRequest
+        from specllm.app.tune.use_case import tune as measure
         from specllm.ui.tune import TuneProgress, print_tuning, tell_kept
 
     request = TuneRequest(

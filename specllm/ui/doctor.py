@@ -18,7 +18,7 @@ NAME_WIDTH = 13  # the longest fixed name, "smoke decode", and a space; models' 
 
 
 class Check(Protocol):
-    """What is drawn of an `app.diagnosis.Check`."""
+    """What is drawn of an `app.doctor.diagnosis.Check`."""
 
     @property
     def name(self) -> str: ...

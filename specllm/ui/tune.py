@@ -16,8 +16,8 @@ from specllm.ui.status import StatusLine
 
 if TYPE_CHECKING:
     from specllm.app.calibration import Kept
-    from specllm.app.tune import Tuning
-    from specllm.app.tuning import Category, Promise, Replay
+    from specllm.app.tune.tuning import Category, Promise, Replay
+    from specllm.app.tune.use_case import Tuning
 
 COLUMNS = 80
 BAR_CELLS = 40

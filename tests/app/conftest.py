@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from specllm.app import doctor
-from specllm.app.bench import BenchRequest
-from specllm.app.chat_models import ChatModels, open_models
+from specllm.app.bench.use_case import BenchRequest
+from specllm.app.chat.models import ChatModels, open_models
+from specllm.app.doctor import use_case as doctor
 from specllm.app.drafting import new_acceptance
 from specllm.app.generate import GenerateRequest
 from specllm.app.generation import Session
@@ -30,9 +30,9 @@ from specllm.runtime.smoke import SmokeReport
 from specllm.runtime.trim_vocab import write_trimmed
 from specllm.runtime.trimmed_vocab import open_context
 from tests import synthetic
-from tests.app.benches import ONE_THREAD, MakeRequest
-from tests.app.benches import prompt as bench_prompt
-from tests.app.chats import NO_EOG, MakeModels
+from tests.app.bench.benches import ONE_THREAD, MakeRequest
+from tests.app.bench.benches import prompt as bench_prompt
+from tests.app.chat.chats import NO_EOG, MakeModels
 from tests.app.sessions import GREEDY, TEXT, MakeSession
 from tests.drafters.suffixes import suffix_array
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from specllm.app.apply import digest_of, partial_name, replace_file, require_replaceable, require_writable_folder
-from specllm.app.edit_history import Entry, apply_edit, keep, last_edit, open_history, undo_edit
+from specllm.app.edit.history import Entry, apply_edit, keep, last_edit, open_history, undo_edit
 from specllm.errors import ConfigError, StorageError
 
 OLD, NEW = b"old\r\ntext" * 999, b"new text\n" * 1234
@@ -25,7 +25,8 @@ MODE = 0o2750
 DYING = """
 import os, signal, sys
 from pathlib import Path
-from specllm.app import apply, edit_history
+from specllm.app import apply
+from specllm.app.edit import history
 
 n_calls = 0
 
@@ -46,9 +47,9 @@ for line in sys.stdin:
             setattr(os, name, dying(getattr(os, name), int(n)))
         path = Path(path)
         if what == "edit":
-            edit_history.apply_edit(path, path.read_bytes(), Path(new).read_bytes())
+            history.apply_edit(path, path.read_bytes(), Path(new).read_bytes())
         else:
-            edit_history.undo_edit(path)
+            history.undo_edit(path)
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
@@ -256,7 +257,7 @@ def test_undo_never_replaces_what_it_cannot_keep(file: Path, monkeypatch: pytest
             raise PermissionError(13, "Permission denied")
 
         monkeypatch.setattr(Path, "read_bytes", refuse)
-        monkeypatch.setattr("specllm.app.edit_history._parsed", lambda entry: Entry(entry, file, OLD, "", MODE, ""))
+        monkeypatch.setattr("specllm.app.edit.history._parsed", lambda entry: Entry(entry, file, OLD, "", MODE, ""))
     else:
         file.unlink()
         (os.mkdir if what == "folder" else os.mkfifo)(file)

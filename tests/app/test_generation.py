@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specllm.app.generation import traced
-from specllm.app.trace import TraceWriter
+from specllm.app.trace.writer import TraceWriter
 from specllm.config import GenerateConfig, SamplingConfig
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import ContextFull

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from specllm.app.bench import BenchRequest, plan_bench
+from specllm.app.bench.use_case import BenchRequest, plan_bench
 from specllm.app.generate import GenerateRequest, make_plan
-from specllm.app.tune import TuneRequest, tune
+from specllm.app.tune.use_case import TuneRequest, tune
 from specllm.config import DRAFTERS, ContextConfig, DraftConfig
 from specllm.errors import ConfigError
 from specllm.models.registry import Registry
-from tests.app.test_tune import Quiet
+from tests.app.tune.test_tune import Quiet
 from tests.cli.conftest import run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specllm.app.chat_template import Message
+from specllm.app.chat.template import Message
 from specllm.app.prompt import tokenize_messages, tokenize_prompt
 from specllm.config import GenerateConfig
 from specllm.errors import ConfigError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from specllm.app import memory_plan
+from specllm.app.memory import plan as memory_plan
 from specllm.cli import envelope
 from specllm.cli.models import app
 from specllm.errors import AnswerIsNo, ConfigError

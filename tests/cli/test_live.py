@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specllm.app.trace import TraceWriter
-from specllm.app.trace_reader import Chunk, read_trace
+from specllm.app.trace.reader import Chunk, read_trace
+from specllm.app.trace.writer import TraceWriter
 from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import Draft, Round
 from specllm.ui.panel import panel_height

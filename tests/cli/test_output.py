@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specllm.app.trace import TraceWriter
+from specllm.app.trace.writer import TraceWriter
 from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import Draft, Round
 from specllm.errors import StorageError

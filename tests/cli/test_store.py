@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from specllm.app.store import store_folder
+from specllm.app.store.stores import store_folder
 from specllm.cli.store import app
 from specllm.errors import ConfigError
 from tests.cli.conftest import COMMAND

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from specllm.app.calibration import Kept
-from specllm.app.tune import Tuning
-from specllm.app.tuning import Category, Replay
+from specllm.app.tune.tuning import Category, Replay
+from specllm.app.tune.use_case import Tuning
 from specllm.decoding.controller import DraftCost
 from specllm.decoding.rollback_trial import RollbackTrial
 from specllm.ui.tune import TuneProgress, bar, milliseconds, print_tuning, tell_kept

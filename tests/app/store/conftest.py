@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specllm.app.store_add import add_to_store
+from specllm.app.store.add import add_to_store
 from specllm.models.progress import NoProgress
 from tests.app.store.stores import TEXT, Add
 

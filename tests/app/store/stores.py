@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from specllm.app.store import Store, open_store
-from specllm.app.store_add import AddedToStore
+from specllm.app.store.add import AddedToStore
+from specllm.app.store.stores import Store, open_store
 from specllm.models.progress import NoProgress
 from specllm.runtime.vocab import Vocab
 

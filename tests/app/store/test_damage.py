@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specllm.app.store import stats
-from specllm.app.store_file import FIXED
+from specllm.app.store.file import FIXED
+from specllm.app.store.stores import stats
 from specllm.errors import ConfigError, StorageError
 from specllm.runtime.vocab import Vocab
 from tests.app.store.stores import Add, Told, opened

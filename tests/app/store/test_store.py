@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from specllm.app import store as stores
-from specllm.app import store_add
-from specllm.app.store import existing_folder, list_stores, open_store, remove, stats, stores_dir
-from specllm.app.store_file import StoreFile
+from specllm.app.store import add as store_add
+from specllm.app.store import stores
+from specllm.app.store.file import StoreFile
+from specllm.app.store.stores import existing_folder, list_stores, open_store, remove, stats, stores_dir
 from specllm.errors import ConfigError, StorageError
 from specllm.models.progress import NoProgress
 from specllm.runtime.llama import Weights

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from specllm.app import edit as app
+from specllm.app.edit import use_case as app
 from specllm.app.text_file import read_text_file
 from specllm.cli.edit_apply import _ask
 from specllm.decoding.sampling import KeyedSampler
@@ -72,7 +72,7 @@ def test_a_new_text_that_cannot_be_written_is_kept(
     def full(*_: object, **__: object) -> None:
         raise StorageError("no space left", "free some")
 
-    monkeypatch.setattr("specllm.app.edit_history.apply_edit", full)
+    monkeypatch.setattr("specllm.app.edit.history.apply_edit", full)
     monkeypatch.setattr("specllm.app.apply.write_beside", full)
     result = edit("t.py", *arguments, "--json", "Fix add", reply=f"{AFTER}```")
     told = result.document["error"]

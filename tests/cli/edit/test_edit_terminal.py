@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from specllm.app.edit_history import apply_edit
+from specllm.app.edit.history import apply_edit
 from specllm.cli.editor import edit_in_editor, interrupts_ignored
 from specllm.errors import ConfigError, StorageError
 from tests.cli.terminal import PROMPT, Terminal
@@ -186,7 +186,7 @@ def interrupted(fix: Path, tmp_path: Path) -> Callable[[str], subprocess.Complet
     return interrupted
 
 
-@pytest.mark.parametrize("module", ["specllm.app.edit", "llama_cpp"])
+@pytest.mark.parametrize("module", ["specllm.app.edit.use_case", "llama_cpp"])
 def test_ctrl_c_before_the_text_is_there_writes_nothing(
     interrupted: Callable[[str], subprocess.CompletedProcess[str]], file: Path, module: str
 ) -> None:

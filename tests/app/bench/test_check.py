@@ -1,0 +1,62 @@
+"""Answers held against those of plain decoding: near ties are told from defects."""
+
+from __future__ import annotations
+
+import pytest
+
+from specllm.app.bench.check import Difference
+from specllm.app.bench.use_case import run_bench
+from specllm.runtime.llama import LlamaModel
+from tests.app.bench.benches import Silent
+
+
+def test_equal_answers_have_no_differences(request_of):
+    result = run_bench(request_of(is_checked=True), Silent())
+    assert (result.differences, result.n_defects) == ([], 0)
+    assert run_bench(request_of(max_tokens=4), Silent()).differences is None
+
+
+def test_check_finds_a_forward_that_lies(request_of, monkeypatch):
+    honest, progress, lies = LlamaModel.forward, Silent(), []
+
+    def lying(self, tokens, *, logits="all"):
+        rows = honest(self, tokens, logits=logits)
+        is_measured = bool(progress.steps)  # behind calibration and warm-up
+        if is_measured and logits == "all" and len(tokens) > 1 and not lies:
+            rows = rows.copy()
+            rows[0, 300] = rows.max() + 10
+            lies.append(len(tokens))
+        return rows
+
+    monkeypatch.setattr(LlamaModel, "forward", lying)
+    result = run_bench(request_of(is_checked=True, arms=("model:3",), runs=2), progress)
+    assert (len(lies), result.n_defects) == (1, 1)
+    difference = result.differences[0]
+    assert (difference["arm"], difference["run"], difference["kind"]) == ("model:3", 0, "defect")
+    assert difference["arm_token"] == 300
+    assert difference["gap"] > 0.3
+    assert difference["plain_text"]
+
+
+@pytest.mark.parametrize(("gap", "kind"), [(0.0, "near tie"), (0.29, "near tie"), (0.31, "defect"), (None, "defect")])
+def test_a_difference_is_a_near_tie_only_where_the_gap_is_small(gap, kind):
+    assert Difference("a", "auto", 0, 3, 1, 2, gap).kind == kind
+
+
+def test_a_flip_between_nearly_equal_tokens_is_called_a_near_tie(request_of, monkeypatch):
+    """The two likeliest tokens made nearly equal at every width; wide blocks then prefer the second."""
+    honest = LlamaModel.forward
+
+    def tied(self, tokens, *, logits="all"):
+        rows = honest(self, tokens, logits=logits)
+        if logits == "all" and len(rows):
+            rows = rows.copy()
+            for row in rows:
+                second, first = row.argsort()[-2:]
+                row[second] = row[first] + (0.1 if len(rows) > 1 else -0.1)
+        return rows
+
+    monkeypatch.setattr(LlamaModel, "forward", tied)
+    result = run_bench(request_of(is_checked=True, arms=("model:3",)), Silent())
+    assert [difference["kind"] for difference in result.differences] == ["near tie"]
+    assert result.differences[0]["gap"] == pytest.approx(0.1, abs=1e-4)
