@@ -36,17 +36,10 @@ class Constraint(Protocol):
         """How many of `tokens`, one after another, may follow."""
         ...
 
-    def forced(self, context: Sequence[Token]) -> tuple[Token, ...]:
-        """Tokens that follow because nothing else may; none where there is a choice, or the answer may end."""
-        ...
-
-    def spelled(self, context: Sequence[Token]) -> tuple[Token, ...]:
-        """The text that has to follow as the vocabulary's tokenizer splits it: `forced`, and what is not certain behind it,
-        because other tokens spell the same text, or the last one may reach into what comes next."""
-        ...
-
-    def guessed(self, context: Sequence[Token]) -> tuple[Token, ...]:
-        """The text that probably follows where the grammar leaves more open than answers use; all of it is allowed."""
+    def foreseen(self, context: Sequence[Token]) -> tuple[tuple[Token, ...], int]:
+        """The text that has to follow or, where the grammar leaves more open than answers use, probably does, as the
+        vocabulary's tokenizer splits it; all of it is allowed. And how many of these tokens are certain, because there no
+        other is allowed: what has to follow can be spelled otherwise, and the last one may reach into what comes next."""
         ...
 
     def is_complete(self, context: Sequence[Token]) -> bool:
@@ -74,14 +67,8 @@ class TimedConstraint:
     def n_allowed(self, context: Sequence[Token], tokens: Sequence[Token]) -> int:
         return self._timed(self._inner.n_allowed, context, tokens)
 
-    def forced(self, context: Sequence[Token]) -> tuple[Token, ...]:
-        return self._timed(self._inner.forced, context)
-
-    def spelled(self, context: Sequence[Token]) -> tuple[Token, ...]:
-        return self._timed(self._inner.spelled, context)
-
-    def guessed(self, context: Sequence[Token]) -> tuple[Token, ...]:
-        return self._timed(self._inner.guessed, context)
+    def foreseen(self, context: Sequence[Token]) -> tuple[tuple[Token, ...], int]:
+        return self._timed(self._inner.foreseen, context)
 
     def is_complete(self, context: Sequence[Token]) -> bool:
         return self._timed(self._inner.is_complete, context)

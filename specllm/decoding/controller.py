@@ -34,8 +34,7 @@ MIN_GAIN = 1.01  # what is switched on must promise this much more than plain de
 # all guesses the overrated ones get chosen. Halved by so many tokens that the target judged. Over 66 prompts (simulated, 1.5B) it
 # takes the worst kind of text from 0.94 to 0.99 of plain decoding; it costs code 1 %.
 _DOUBT, _DOUBT_FADES = 0.35, 20.0
-_EXPECTED_TOKENS = 32  # an answer's rest is at least this long, or as long as it already is
-MARGIN = 1.5  # times its cost that an investment must promise: the answer may end at any time
+_EXPECTED_TOKENS = 64  # an answer's rest is at least this long, or as long as it already is
 _OUTLOOK_RATE = 1 / 24  # per round, of the moving average of what the draft model would save
 _RATE = 0.1  # of the moving average of the draft cost
 _NAP = 4  # rounds from one question about a draft model that does not pay to the next: one costs 0.1 ms
@@ -184,7 +183,7 @@ class Controller:
             if n_left < self.cost.max_width:
                 n_expected = min(n_expected, n_left)
             rest_s = n_expected * (self._elapsed_s / self._n_committed if self._n_committed else 1 / plain.rate)
-            if n_pending <= 2 or rest_s * self._outlook > MARGIN * cost.catch_up_s(n_pending):
+            if n_pending <= 2 or rest_s * self._outlook > cost.catch_up_s(n_pending):
                 return option
             return NOTHING
         return self._probe(self.cost.curve[1 : k + 1] + np.arange(1, k + 1) * cost.token_s, cost.catch_up_s(n_pending))
