@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from specllm.app.models import LocatedModel, add_model, locate
 from specllm.app.offload import plan_gpu_layers
+from specllm.app.remade import MIN_GAIN, TYPES, Remade
 from specllm.app.store.files import files_below
 from specllm.config import ContextConfig
 from specllm.decoding.calibrate import measure_draft
 from specllm.decoding.protocols import Token
 from specllm.errors import AnswerIsNo, ConfigError
-from specllm.models.disk import make_folder, move_whole, require_space, storage_errors
-from specllm.models.entries import is_safe_name
 from specllm.models.gguf_header import read_header
-from specllm.models.registry import Registry
-from specllm.models.store import models_dir
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.machine import physical_cores
-from specllm.runtime.quantize import FILE_TYPES, quantize
-from specllm.runtime.trimmed_vocab import open_context, read_trimmed
+from specllm.runtime.quantize import quantize
+from specllm.runtime.trimmed_vocab import open_context
 from specllm.runtime.vocab import Vocab
 
-TYPES = ("q4_0", "iq4_nl")  # that may be faster than what the source has; the fastest is kept
 KEPT_TOKENS = 65_536  # of a larger vocabulary, where nothing else is said: 98 to 99 % of what a 1.5B model wrote here
-MIN_GAIN = 1.03  # a new file must be this much faster than the source to be worth its disk space
 COUNTED_BYTES = 20_000_000  # of text below a path, at most
 _ROWS = 64  # llama.cpp's fast kernels want the output layer in whole blocks of rows
-_PLACE = ".make-draft-"  # what the folder of unfinished files is called, at its beginning
 _PIECE = 1 << 20  # characters that are turned into tokens at a time
 _N_CTX = 512  # of the context in which is measured
 _TEXT_SUFFIXES = {".py", ".md", ".txt", ".rst", ".c", ".h", ".cpp", ".js", ".ts", ".go", ".rs", ".java", ".json", ".toml",
@@ -86,40 +76,20 @@ class MadeDraft:
         }  # fmt: skip
 
 
-def types_of(name: str) -> tuple[str, ...]:
-    """What --type means; ConfigError for what is none."""
-    named: dict[str, tuple[str, ...]] = {"auto": TYPES, "same": (), **{known: (known,) for known in FILE_TYPES}}
-    if name not in named:
-        raise ConfigError(f"there is no type {name}", f"take one of {', '.join(named)}")
-    return named[name]
-
-
 def make_draft(request: DraftRequest, notice: Notice) -> MadeDraft:
     """Writes the fastest draft model that can be made of the source and gives it a name.
 
     Raises AnswerIsNo where nothing is faster than the source; then nothing is written.
     """
-    source = locate(request.source)
-    header = read_header(source.path)
-    if header.n_parts > 1:
-        raise ConfigError(
-            f"{source.path.name} is one of {header.n_parts} parts", "merge them first: llama-gguf-split --merge"
-        )
-    if read_trimmed(source.path):
-        raise ConfigError(
-            f"{source.path.name} has a trimmed vocabulary already", "make a draft of the model it was made of"
-        )
-    name, path = _destination(request, source)
+    remade = Remade.of(request.source, request.output, "draft")
+    source, header = remade.source, remade.header
     kept, coverage = _kept_tokens(request, source.path, header.n_vocab)
-    folder = make_folder(path.parent)
-    _clear_left_over(folder)
-    require_space(folder, 3 * header.file_bytes)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=_PLACE) as place, storage_errors(path):
-        best, candidates = _requantized(request, source.path, Path(place), notice)
+    with remade.workplace() as place:
+        best, candidates = _requantized(request, source.path, place, notice)
         n_kept = header.n_vocab
         if kept:
             notice(f"keeping the {len(kept):,} most frequent of {header.n_vocab:,} tokens")
-            trimmed, one = _trimmed(request, best, kept, Path(place), candidates[-1].label)
+            trimmed, one = _trimmed(request, best, kept, place, candidates[-1].label)
             if one.token_s < candidates[-1].token_s:
                 if best == source.path:  # which stands at the beginning
                     candidates.pop()
@@ -130,7 +100,7 @@ def make_draft(request: DraftRequest, notice: Notice) -> MadeDraft:
         again = _measured(source.path, "source", request.threads)  # other work may have slowed down the first time
         candidates[0] = min(candidates[0], again, key=lambda one: one.token_s)
         made = MadeDraft(
-            name=name, path=path, candidates=tuple(candidates), n_kept=n_kept, n_vocab=header.n_vocab,
+            name=remade.name, path=remade.path, candidates=tuple(candidates), n_kept=n_kept, n_vocab=header.n_vocab,
             coverage=coverage if n_kept < header.n_vocab else None,
         )  # fmt: skip
         if made.gain < MIN_GAIN:
@@ -138,36 +108,8 @@ def make_draft(request: DraftRequest, notice: Notice) -> MadeDraft:
                 f"nothing gained: {candidates[0].token_s * 1e3:.1f} ms a token before, {candidates[-1].token_s * 1e3:.1f} after",
                 f"{source.name} is as fast a draft as this machine makes of it; nothing was written",
             )
-        try:
-            move_whole(best, path)
-            add_model(name, path)
-        except BaseException:  # without its name it would only be in the way of the next attempt
-            path.unlink(missing_ok=True)
-            raise
+        remade.keep(best)
     return made
-
-
-def _clear_left_over(folder: Path) -> None:
-    """What killed attempts left; one that is a day old is of nobody who still works."""
-    for place in folder.glob(f"{_PLACE}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - place.stat().st_mtime > 86_400:
-                shutil.rmtree(place)
-
-
-def _destination(request: DraftRequest, source: LocatedModel) -> tuple[str, Path]:
-    """The name and the file of what is made; ConfigError where one of them is there already."""
-    path = request.output.expanduser().absolute() if request.output else models_dir() / f"{source.name}-draft.gguf"
-    if not is_safe_name(path.stem):
-        raise ConfigError(
-            f"{path.stem!r} cannot be a name", "name the file with -o: letters, digits and . _ + - before its .gguf"
-        )
-    registry = Registry.load()
-    if path.exists() or path.stem in registry.models or path.stem in registry.pairs:
-        raise ConfigError(
-            f"there is a {path.stem} already", "choose another file with -o, or remove that one and its entry"
-        )
-    return path.stem, path
 
 
 def _requantized(request: DraftRequest, source: Path, place: Path, notice: Notice) -> tuple[Path, list[Candidate]]:

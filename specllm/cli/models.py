@@ -1,4 +1,4 @@
-"""`specllm models ...`: list, show, fit, pull, verify, path, add, make-draft."""
+"""`specllm models ...`: list, show, fit, pull, verify, path, add, make-draft, make-target."""
 
 from __future__ import annotations
 
@@ -166,8 +166,9 @@ def make_draft(
     json: Json = False,
 ) -> None:  # fmt: skip
     """Make a faster draft model of a GGUF at hand, measured before and after. Exit code 3 if nothing is gained."""
-    from specllm.app.make_draft import DraftRequest, types_of
+    from specllm.app.make_draft import DraftRequest
     from specllm.app.make_draft import make_draft as make
+    from specllm.app.remade import types_of
     from specllm.ui.console import write_note
 
     request = DraftRequest(
@@ -180,3 +181,34 @@ def make_draft(
     from specllm.ui.models import print_made_draft
 
     return print_made_draft(made)
+
+
+@app.command("make-target", cls=options.Command)
+def make_target(
+    source: Annotated[str, typer.Argument(help="The target, better in f16 or Q8_0 than in fewer bits.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.gguf", help="Where to; by default among the models, as NAME-target."),
+    ] = None,
+    file_type: Annotated[
+        str, typer.Option("--type", metavar="auto|q4_0|iq4_nl|q4_k|q8_0", help="Its numbers; auto takes the fastest.")
+    ] = "auto",
+    threads: Annotated[int, typer.Option("--threads", metavar="N", min=0, help="0 takes the physical cores.")] = 0,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Make a target that checks drafts faster, measured before and after. Exit code 3 if nothing is gained.
+
+    It is another model than its source: in other numbers it says other texts.
+    """
+    from specllm.app.make_target import TargetRequest
+    from specllm.app.make_target import make_target as make
+    from specllm.app.remade import types_of
+    from specllm.ui.console import write_note
+
+    request = TargetRequest(source=source, output=output, types=types_of(file_type), threads=threads)
+    made = make(request, write_note).as_result()
+    if json:
+        return emit("models make-target", made)
+    from specllm.ui.models import print_made_target
+
+    return print_made_target(made)

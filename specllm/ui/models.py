@@ -105,6 +105,25 @@ def print_made_draft(made: Row) -> None:
     )
 
 
+def print_made_target(made: Row) -> None:
+    """What was tried and what its forwards cost, a line each, and how to use it."""
+    console = _stdout()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("tried")
+    widths = list(made["candidates"][0]["verify_s_by_width"])
+    for title in ("weights", *(f"V({width}) ms" for width in widths), "plain", f"drafts right {made['chance']:.0%}"):
+        table.add_column(title, justify="right")
+    for one in made["candidates"]:
+        costs = (f"{one['verify_s_by_width'][width] * 1e3:.0f}" for width in widths)
+        rates = (f"{one[name]:.1f} tok/s" for name in ("plain_tok_per_s", "drafted_tok_per_s"))
+        table.add_row(one["label"], sized(one["n_bytes"]), *costs, *rates)
+    console.print(table)
+    write_note(
+        f"{made['name']} is another model than its source: the same weights in other numbers, and texts of its own"
+    )
+    write_note(f"with such drafts it is {made['gain']:.2f} x as fast; use it with -m {made['name']}")
+
+
 def print_path(path: Path | str) -> None:
     """stdout has the path and nothing else."""
     sys.stdout.write(f"{path}\n")

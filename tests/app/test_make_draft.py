@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from specllm.app import make_draft as module
-from specllm.app.make_draft import DraftRequest, frequent_tokens, make_draft, texts_below, types_of
+from specllm.app import remade
+from specllm.app.make_draft import DraftRequest, frequent_tokens, make_draft, texts_below
 from specllm.app.models import locate
+from specllm.app.remade import types_of
 from specllm.errors import AnswerIsNo, ConfigError, StorageError
 from specllm.runtime import trimmed_vocab
 from specllm.runtime.llama import Weights
@@ -157,7 +159,7 @@ def test_without_its_name_the_file_goes_again(llama_gguf: Path, tmp_path: Path, 
         assert path.exists()
         raise StorageError("cannot write models.toml")
 
-    monkeypatch.setattr(module, "add_model", refused)
+    monkeypatch.setattr(remade, "add_model", refused)
     output = tmp_path / "made" / "x.gguf"
     with pytest.raises(StorageError):
         make_draft(DraftRequest(source=str(llama_gguf), output=output, types=("q4_0",), vocab_top=0), quiet)
