@@ -118,7 +118,7 @@ def _requantized(request: DraftRequest, source: Path, place: Path, notice: Notic
     for file_type in request.types:
         notice(f"quantizing to {file_type}")
         path = place / f"{file_type}.gguf"
-        quantize(source, path, file_type, threads=request.threads or physical_cores())
+        quantize(source, path, file_type, has_small_output=True, threads=request.threads or physical_cores())
         tried[path] = _measured(path, file_type, request.threads)
     ranked = sorted(tried, key=lambda path: -tried[path].token_s)
     order = [source, *(path for path in ranked if path != source)]

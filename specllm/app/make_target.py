@@ -25,6 +25,7 @@ from specllm.runtime.quantize import quantize
 WIDTHS = (1, 4, 16)  # that are shown
 CHANCE = 0.8  # of a drafted token, by which candidates are compared
 _BUDGET_S = 4.0  # of one measurement
+_FEW_BITS = 1.5  # times the size of what is made of it that a source of more bits has
 
 Notice = Callable[[str], None]
 
@@ -77,9 +78,15 @@ class MadeTarget:
         """In tokens per second with such drafts."""
         return self.candidates[-1].drafted_tok_per_s / self.candidates[0].drafted_tok_per_s
 
+    @property
+    def is_quantized_twice(self) -> bool:
+        """Whether the source had few bits already, so that rounding errors add up."""
+        return self.candidates[0].n_bytes < _FEW_BITS * self.candidates[-1].n_bytes
+
     def as_result(self) -> dict[str, object]:
         return {
             "name": self.name, "path": str(self.path), "gain": self.gain, "chance": CHANCE,
+            "is_quantized_twice": self.is_quantized_twice,
             "candidates": [one.as_result() for one in self.candidates],
         }  # fmt: skip
 
@@ -96,7 +103,7 @@ def make_target(request: TargetRequest, notice: Notice) -> MadeTarget:
         for file_type in request.types:
             notice(f"quantizing to {file_type}")
             path = place / f"{file_type}.gguf"
-            quantize(remade.source.path, path, file_type, threads=threads)
+            quantize(remade.source.path, path, file_type, has_small_output=False, threads=threads)
             tried[path] = _measured(path, file_type, threads)
         first, *others = tried
         # Other work may have slowed down the first time.

@@ -47,6 +47,7 @@ def test_the_one_that_checks_drafts_fastest_is_kept_under_a_name(llama_gguf: Pat
     )
     assert made.gain == pytest.approx(made.candidates[2].drafted_tok_per_s / made.candidates[0].drafted_tok_per_s)
     assert locate("quick").path == output
+    assert not made.is_quantized_twice
     assert read_header(output).weight_bytes < read_header(llama_gguf).weight_bytes
     assert not list(tmp_path.glob(".make-*"))
     request = GenerateRequest(
@@ -89,3 +90,10 @@ def test_it_is_measured_for_real(llama_gguf: Path) -> None:
     assert set(module.WIDTHS) <= one.seconds.keys()
     assert all(seconds > 0 for seconds in one.seconds.values())
     assert one.drafted_tok_per_s >= one.plain_tok_per_s
+
+
+@pytest.mark.parametrize(("n_bytes", "is_told"), [(1000, True), (1890, False), (3560, False)])  # Q4_K, Q8_0, F16
+def test_a_source_of_few_bits_is_told(tmp_path: Path, n_bytes: int, is_told: bool) -> None:
+    source, made = (Candidate(label="x", n_bytes=n, seconds={1: 1.0}) for n in (n_bytes, 1000))
+    whole = module.MadeTarget(name="x", path=tmp_path / "x.gguf", candidates=(source, made))
+    assert whole.as_result()["is_quantized_twice"] is is_told
