@@ -27,9 +27,9 @@ import numpy as np
 
 from specllm.app.generate import GenerateRequest, make_plan
 from specllm.app.generation import Session
-from specllm.app.loading import Loader
+from specllm.app.opening import opening
 from specllm.app.prompt import tokenize_prompt
-from specllm.config import DraftConfig, GenerateConfig, SamplingConfig
+from specllm.config import ContextConfig, DraftConfig, GenerateConfig, SamplingConfig
 from specllm.decoding.sampling import KeyedSampler
 from specllm.runtime.llama import LlamaModel
 
@@ -60,20 +60,16 @@ class ForwardClock:
 
 
 @contextmanager
-def session(drafter: str, k: int, sampling: SamplingConfig) -> Iterator[tuple[Session, list[int]]]:
+def loaded(drafter: str, k: int, sampling: SamplingConfig) -> Iterator[tuple[Session, list[int]]]:
     """The default pair, loaded, and the tokens of PROMPT."""
     config = GenerateConfig()
     draft = DraftConfig(drafter=drafter, draft_length=k)
-    plan = make_plan(GenerateRequest(prompt=PROMPT, sampling={}, draft=draft, generate=config))
-    context = replace(plan.context, n_ctx=N_CTX, gpu_layers=0)
-    loader = Loader(context, plan.draft)
-    weights = loader.weights(plan.target.path, context.gpu_layers)
-    target, drafting = loader.open(weights, context, sampling, plan.draft_model, print)
-    opened = Session(target, drafting.chosen(), draft_model=drafting.draft_model)
-    try:
-        yield opened, tokenize_prompt(weights, PROMPT, config)
-    finally:
-        opened.close()
+    context = ContextConfig(n_ctx=N_CTX, gpu_layers=0)
+    plan = make_plan(GenerateRequest(prompt=PROMPT, sampling={}, context=context, draft=draft, generate=config))
+    with opening(replace(plan, sampling=sampling), lambda text: None) as opened:
+        session, drafting, _ = opened.session(N_CTX)
+        session.drafter = drafting.chosen()
+        yield session, tokenize_prompt(opened.weights, PROMPT, config)
 
 
 def round_overhead(n: int) -> None:
@@ -81,10 +77,10 @@ def round_overhead(n: int) -> None:
     print("outside the forwards, per round (ms; budget 0.5 + 0.1 per row greedy, 0.5 + 0.35 per row sampled)")
     for name, sampling, per_row in (("greedy", GREEDY, 0.1), ("sampled", SAMPLED, 0.35)):
         for drafter, k in (("none", 0), ("lookup", 15), ("model", 7)):
-            with session(drafter, k, sampling) as (opened, prompt):
-                clocks = [ForwardClock(model) for model in (opened.target, opened.draft_model) if model]
+            with loaded(drafter, k, sampling) as (session, prompt):
+                clocks = [ForwardClock(model) for model in (session.target, session.draft_model) if model]
                 costs, spare = [], []
-                generation = opened.generate(prompt, KeyedSampler(sampling), k, GenerateConfig(max_tokens=n))
+                generation = session.generate(prompt, KeyedSampler(sampling), k, GenerateConfig(max_tokens=n))
                 n_rounds = before = 0
                 for _ in generation:
                     now = sum(clock.seconds for clock in clocks)
@@ -129,11 +125,11 @@ def memory_child(drafter: str, k: int) -> None:
     logger = logging.getLogger("specllm.llama")
     logger.addHandler(Keep())
     logger.setLevel(logging.DEBUG)
-    with session(drafter, k, GREEDY) as (opened, prompt):
+    with loaded(drafter, k, GREEDY) as (session, prompt):
         long = (prompt * 200)[:1500]
-        for _ in opened.generate(long, KeyedSampler(GREEDY), k, GenerateConfig(max_tokens=32)):
+        for _ in session.generate(long, KeyedSampler(GREEDY), k, GenerateConfig(max_tokens=32)):
             pass
-        n_vocab = opened.target.n_vocab
+        n_vocab = session.target.n_vocab
     # Not ru_maxrss: across fork and exec that remembers the parent's peak.
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     peak = int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
@@ -146,9 +142,9 @@ def memory_child(drafter: str, k: int) -> None:
 
 def against_server(server: str, runs: int, n: int) -> None:
     """Plain decode speed of specllm and of llama-server, in alternation."""
-    with session("none", 0, GREEDY) as (opened, prompt):
+    with loaded("none", 0, GREEDY) as (session, prompt):
         command = [
-            server, "-m", str(opened.target.weights.path), "-c", str(N_CTX), "-t", str(opened.target.threads), "-np", "1",
+            server, "-m", str(session.target.weights.path), "-c", str(N_CTX), "-t", str(session.target.threads), "-np", "1",
             "--host", "127.0.0.1", "--port", "18091",
         ]  # fmt: skip
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -157,8 +153,8 @@ def against_server(server: str, runs: int, n: int) -> None:
                 ours, theirs = [], []
                 for i in range(runs + 1):
                     theirs.append(_ask(18091, prompt, n))
-                    opened.context.clear()
-                    generation = opened.generate(prompt, KeyedSampler(GREEDY), 0, GenerateConfig(max_tokens=n))
+                    session.context.clear()
+                    generation = session.generate(prompt, KeyedSampler(GREEDY), 0, GenerateConfig(max_tokens=n))
                     for _ in generation:
                         pass
                     ours.append(generation.metrics.decode_tok_per_s or 0.0)

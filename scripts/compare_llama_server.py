@@ -25,15 +25,13 @@ from functools import partial
 from pathlib import Path
 
 from specllm.app.drafting import new_acceptance
-from specllm.app.generate import GenerateRequest, make_plan
+from specllm.app.generate import GenerateRequest, Plan, make_plan
 from specllm.app.generation import Session
-from specllm.app.loading import Loader
-from specllm.app.offload import settled_gpu_layers
+from specllm.app.opening import Opening, opening
 from specllm.app.prompt import tokenize_prompt
-from specllm.app.prompts.reading import choose, read_prompts
+from specllm.app.prompts.reading import BenchPrompt, choose, read_prompts
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig
 from specllm.decoding.sampling import KeyedSampler
-from specllm.models.gguf_header import read_header
 
 FIRST_PORT = 18100
 
@@ -72,19 +70,10 @@ class Server:
 class Ours:
     """specllm with the target loaded once, an arm at a time."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        request = GenerateRequest(
-            prompt="", target=options.model, draft_model=options.draft_model, sampling={"temperature": 0.0},
-            context=ContextConfig(n_ctx=options.ctx, threads=options.threads), draft=DraftConfig(drafter="auto"),
-        )  # fmt: skip
-        self.plan = make_plan(request)
-        layers = settled_gpu_layers(read_header(self.plan.target.path), "auto", self.plan.context)
-        self.context = replace(self.plan.context, gpu_layers=layers)
-        loader = Loader(self.context, self.plan.draft, loads_all=True)
-        self.weights = loader.weights(self.plan.target.path, layers)
-        self.target, self.drafting = loader.open(
-            self.weights, self.context, self.plan.sampling, self.plan.draft_model, print
-        )
+    def __init__(self, plan: Plan, opened: Opening) -> None:
+        self.plan, self.weights = plan, opened.weights
+        session, self.drafting, _ = opened.session(plan.context.n_ctx)
+        self.target = session.target
 
     def tokens(self, text: str) -> list[int]:
         return tokenize_prompt(self.weights, text, GenerateConfig())
@@ -119,8 +108,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     options = parser.parse_args()
 
-    ours = Ours(options)
+    request = GenerateRequest(
+        prompt="", target=options.model, draft_model=options.draft_model, sampling={"temperature": 0.0},
+        context=ContextConfig(n_ctx=options.ctx, threads=options.threads), draft=DraftConfig(drafter="auto"),
+    )  # fmt: skip
+    plan = make_plan(request)
     prompts = choose(read_prompts(options.prompts), options.limit)
+    with opening(plan, print, loads_all=True) as opened:
+        compare(options, Ours(plan, opened), prompts)
+
+
+def compare(options: argparse.Namespace, ours: Ours, prompts: Sequence[BenchPrompt]) -> None:
+    """Every prompt through every arm and server in turn; prints each figure, and a table behind the last."""
     with servers(options, ours) as running:
         figures: dict[str, list[tuple[float, int, str]]] = defaultdict(list)
         for i, prompt in enumerate(prompts):

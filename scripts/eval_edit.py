@@ -25,8 +25,8 @@ from time import perf_counter
 from typing import Any
 
 from specllm.app.drafting import Drafting
-from specllm.app.edit.use_case import EditRequest, Task, edit_from, prepare
 from specllm.app.edit.prompts import DEFAULT_VARIANT, VARIANTS
+from specllm.app.edit.use_case import EditRequest, Task, edit_from, prepare
 from specllm.app.generate import Plan, make_plan
 from specllm.app.generation import Session
 from specllm.app.opening import opening

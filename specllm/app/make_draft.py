@@ -16,6 +16,7 @@ from specllm.decoding.calibrate import measure_draft
 from specllm.decoding.protocols import Token
 from specllm.errors import AnswerIsNo, ConfigError
 from specllm.models.gguf_header import read_header
+from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.machine import physical_cores
 from specllm.runtime.quantize import quantize
@@ -76,6 +77,7 @@ class MadeDraft:
         }  # fmt: skip
 
 
+@abort_on_interrupt()
 def make_draft(request: DraftRequest, notice: Notice) -> MadeDraft:
     """Writes the fastest draft model that can be made of the source and gives it a name.
 

@@ -18,6 +18,7 @@ from specllm.decoding.calibrate import DEPTH, measure_target
 from specllm.decoding.cost import MAX_WIDTH
 from specllm.errors import AnswerIsNo
 from specllm.models.gguf_header import read_header
+from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.machine import physical_cores
 from specllm.runtime.quantize import quantize
@@ -91,6 +92,7 @@ class MadeTarget:
         }  # fmt: skip
 
 
+@abort_on_interrupt()
 def make_target(request: TargetRequest, notice: Notice) -> MadeTarget:
     """Writes the target that checks drafts fastest and gives it a name; its texts are its own, as those of any other file.
 

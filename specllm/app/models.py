@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specllm.errors import ConfigError, ModelNotFound
 from specllm.models import catalogue, store
-from specllm.models.entries import DrafterName, Model, is_safe_name
+from specllm.models.entries import DrafterName, Model, PathSource, is_safe_name
 from specllm.models.progress import NoProgress, Progress
 from specllm.models.registry import Registry
 from specllm.models.store import Verified, installed_path
@@ -126,8 +126,11 @@ class Added:
     user_file: Path  # where the entry was written
 
 
-def add_model(name: str, file: Path) -> Added:
-    """The user's models.toml has an entry `name` for `file`, which stays where it is."""
+def add_model(name: str, file: Path, made_of: str | None = None) -> Added:
+    """The user's models.toml has an entry `name` for `file`, which stays where it is.
+
+    `made_of`: the model that it was made of just now; then its digest is on record, which nobody else could promise.
+    """
     registry = Registry.load()
     if not is_safe_name(name):
         raise ConfigError(f"{name!r} cannot be a name", "use letters, digits and . _ + - only")
@@ -135,4 +138,9 @@ def add_model(name: str, file: Path) -> Added:
         raise ConfigError(f"there is a {name} already", f"choose another name, or edit {store.user_models_file()}")
     path = file.expanduser().absolute()
     store.check_gguf(path)
+    model = Model(name=name, file=path.name, sources=(PathSource(path=path),))
+    if made_of is None:
+        store.forget_digest(model)
+    else:
+        store.record_made(model, made_of)
     return Added(name=name, path=path, user_file=store.append_entry(name, path))

@@ -77,14 +77,14 @@ class Remade:
         folder = make_folder(self.path.parent)
         _clear_left_over(folder)
         require_space(folder, _COPIES * self.header.file_bytes)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=_PLACE) as place, storage_errors(self.path):
+        with storage_errors(self.path), tempfile.TemporaryDirectory(dir=folder, prefix=_PLACE) as place:
             yield Path(place)
 
     def keep(self, made: Path) -> None:
         """Moves what was made to its place and gives it its name."""
         try:
             move_whole(made, self.path)
-            add_model(self.name, self.path)
+            add_model(self.name, self.path, made_of=self.source.name if self.source.model else str(self.source.path))
         except BaseException:  # without its name it would only be in the way of the next attempt
             self.path.unlink(missing_ok=True)
             raise

@@ -57,8 +57,9 @@ class GrammarDrafter:
 
 def foreseen(constraint: Constraint, context: Sequence[Token], k: int) -> tuple[tuple[Token, ...], tuple[int, ...]]:
     """At most `k` tokens of the text that has to follow, or else probably does, and their evidence."""
-    tokens = max(constraint.spelled(context), constraint.guessed(context), key=len)
-    n_forced = len(constraint.forced(context))  # both begin with these, as all in them is allowed
+    if not k:
+        return (), ()
+    tokens, n_forced = constraint.foreseen(context)
     evidence = [FORCED if i < n_forced else GUESSED for i in range(len(tokens))]
     if len(tokens) > n_forced:  # what comes next may become part of the last one
         evidence[-1] = SPELLED + tokens[-1]

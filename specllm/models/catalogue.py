@@ -10,6 +10,7 @@ from specllm.models.entries import Model, Pair
 from specllm.models.found import Found
 from specllm.models.registry import Registry
 from specllm.models.store import (
+    RecordedDigest,
     destination,
     installed_path,
     models_dir,
@@ -95,7 +96,7 @@ class HeaderFacts:
 class Details:
     row: ModelRow
     destination: Path  # where it lies, or will lie once pulled
-    recorded_sha256: str | None  # of the file that came, also where models.toml promises one
+    recorded: RecordedDigest | None  # of the file that came, also where models.toml promises one
     pairs: tuple[Pair, ...]
     header: HeaderFacts | None  # None: not installed
     header_error: str  # why an installed file has no header to show
@@ -108,7 +109,8 @@ class Details:
             "file": model.file,
             "destination": str(self.destination),
             "sha256": model.sha256,
-            "recorded_sha256": self.recorded_sha256,
+            "recorded_sha256": self.recorded.sha256 if self.recorded else None,
+            "recorded_source": self.recorded.source or None if self.recorded else None,
             "licence_url": model.licence.url or None if model.licence else None,
             "licence_note": model.licence.note or None if model.licence else None,
             "drafter": model.drafter,
@@ -154,7 +156,6 @@ def details(registry: Registry, model: Model) -> Details:
     from specllm.models.gguf_header import read_header
 
     row = _row(registry, model)
-    record = recorded_digest(model)
     header, header_error = None, ""
     if row.path is not None:
         try:
@@ -165,7 +166,7 @@ def details(registry: Registry, model: Model) -> Details:
     return Details(
         row=row,
         destination=destination(model),
-        recorded_sha256=record.sha256 if record else None,
+        recorded=recorded_digest(model),
         pairs=tuple(registry.pairs_of(model.name)),
         header=header,
         header_error=header_error,

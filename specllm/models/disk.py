@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -19,6 +20,7 @@ CHUNK_BYTES = 4 << 20
 DISK_MARGIN_BYTES = 256 << 20  # never fill somebody's disk to the last byte
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # numpy, without an errno
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_LOCKS_HERE = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
@@ -34,14 +36,16 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 def storage_error(path: Path, error: OSError) -> StorageError:
     """The StorageError that says what `error` means for somebody who wants to write `path`."""
-    if error.errno in _FULL:
+    if error.errno in _FULL or _SHORT_WRITE.fullmatch(str(error)):
         return StorageError(
             f"no space left on the disk of {path}",
             "free some space, or set SPECLLM_MODELS_DIR to a folder on another disk; then run it again",
         )
     if error.errno in _REFUSED:
         return StorageError(
-            f"cannot write {path}: {error.strerror}", "set SPECLLM_MODELS_DIR to a folder that you can write"
+            f"cannot write {path}: {error.strerror}",
+            f"make {path.parent} writable, or choose another folder: SPECLLM_MODELS_DIR for models, SPECLLM_STORES_DIR for "
+            "stores, SPECLLM_CONFIG_DIR for models.toml",
         )
     return StorageError(f"{path}: {error.strerror or error}", "check the path and the disk")
 

@@ -9,6 +9,7 @@ llama3.2:1b                     a name that `specllm models list --found` shows
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -139,8 +140,9 @@ class Registry:
         return find_on_disk(reserved=[*self.models, *self.pairs])
 
     def _unknown(self, name: str, kind: str, known: list[str]) -> ModelNotFound:
-        shown = name if name.isprintable() and len(name) <= 200 else repr(name[:200])
-        return ModelNotFound(f"there is no {kind} {shown}", suggestion(name[:200], known) or LIST_HINT)
+        shown = name if name and name.isprintable() and len(name) <= 200 else repr(name[:200])
+        hint = "it is a folder: give the .gguf file inside it" if os.path.isdir(name) else LIST_HINT
+        return ModelNotFound(f"there is no {kind} {shown}", suggestion(name[:200], known) or hint)
 
 
 def hub_model(reference: str) -> Model:

@@ -17,7 +17,7 @@ from pathlib import Path
 import platformdirs
 
 from specllm.errors import BadModelFile, ConfigError, DigestMismatch, ModelNotFound, StorageError
-from specllm.models.disk import sha256_of, storage_error, write_whole
+from specllm.models.disk import sha256_of, storage_error, storage_errors, write_whole
 from specllm.models.entries import Model, is_safe_name, split_part
 
 GGUF_MAGIC = b"GGUF"
@@ -101,6 +101,8 @@ def check_gguf(path: Path) -> None:
     """`path` is a file that starts as a GGUF does, and all its parts are there."""
     if path.is_dir():
         raise BadModelFile(f"{path} is a folder", "give the .gguf file inside it")
+    if path.exists() and not path.is_file():  # reading a pipe would wait
+        raise BadModelFile(f"{path} is not a regular file", "give the path of a .gguf file")
     try:
         with path.open("rb") as file:
             magic = file.read(len(GGUF_MAGIC))
@@ -108,6 +110,8 @@ def check_gguf(path: Path) -> None:
         raise ModelNotFound(f"there is no file {path}", "check the path") from None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}", "check its permissions") from error
+    if not magic:
+        raise BadModelFile(f"{path} is empty", "copy or download it again")
     if magic != GGUF_MAGIC:
         raise BadModelFile(f"{path} is not a GGUF file", "get a file that ends in .gguf; other formats need converting")
     parts_of(path)
@@ -119,7 +123,7 @@ class RecordedDigest:
 
     sha256: str
     bytes: int
-    source: str = ""
+    source: str = ""  # where it came from: a source of the model, `made of ..`, or `verify` for a file that was there
     revision: str = ""
 
 
@@ -137,6 +141,20 @@ def recorded_digest(model: Model) -> RecordedDigest | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def record_made(model: Model, made_of: str) -> None:
+    """The digest of a file that was made here of another model is on the disk, and which one that was."""
+    path = destination(model)
+    with storage_errors(path):
+        digest = RecordedDigest(sha256=sha256_of([path]), bytes=size_on_disk(path), source=f"made of {made_of}")
+    record_digest(model, digest)
+
+
+def forget_digest(model: Model) -> None:
+    """What was recorded for another file that had this name does not count any more."""
+    with storage_errors(_digest_file(model)):
+        _digest_file(model).unlink(missing_ok=True)
 
 
 def record_digest(model: Model, digest: RecordedDigest) -> None:

@@ -10,6 +10,7 @@ import ctypes
 import json
 import logging
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -34,6 +35,7 @@ LOGGER = logging.getLogger("specllm")
 # indentation, and no model loses itself in white space. A schema's own "x-guidance" goes before this.
 _JSON_LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _SILENT = 0
+_REMEMBERED = 8  # answers: what all drafters ask about in a round, each also behind its own draft
 _NAMES = {
     "json_schema": "the JSON schema",
     "json_object": "a JSON object",
@@ -79,11 +81,13 @@ class GrammarConstraint:
         self._compiled = LLMatcher(self._tokenizer, _source(structure), log_level=_SILENT, limits=_limits())
         if self._compiled.is_error():
             raise _refused(structure, self._compiled.get_error())
-        self._guesses: list[GrammarConstraint] = []
         if not is_guess:
             for warning in self._compiled.get_grammar_warnings():
                 LOGGER.warning("%s: %s", self._name, warning)
-            self._guesses = _guesses(structure, vocab)
+        self._structure, self._vocab = structure, vocab
+        self._foreseen: dict[
+            tuple[Token, ...], tuple[tuple[Token, ...], int]
+        ] = {}  # by answer, the last asked for last
         self.begin(0)
         try:
             is_empty = not (self.mask(()) & ~self._end).any()
@@ -95,8 +99,6 @@ class GrammarConstraint:
     def begin(self, n_prompt: int) -> None:
         self._start = n_prompt  # where in the context the answer begins
         self._restart()
-        for guess in self._guesses:
-            guess.begin(n_prompt)
 
     def mask(self, context: Sequence[Token]) -> Mask:
         self._follow(context)
@@ -116,11 +118,23 @@ class GrammarConstraint:
             return 0
         return n
 
+    def foreseen(self, context: Sequence[Token]) -> tuple[tuple[Token, ...], int]:
+        answer = tuple(context[self._start :])
+        found = self._foreseen.pop(answer, None)
+        if found is None:  # both texts begin with what is forced, as all in them is allowed
+            found = max(self.spelled(context), self.guessed(context), key=len), len(self.forced(context))
+        self._foreseen[answer] = found
+        if len(self._foreseen) > _REMEMBERED:
+            del self._foreseen[next(iter(self._foreseen))]
+        return found
+
     def forced(self, context: Sequence[Token]) -> tuple[Token, ...]:
+        """Tokens that follow because nothing else may; none where there is a choice, or the answer may end."""
         self._follow(context)
         return () if self._is_ended else tuple(self._matcher.compute_ff_tokens())
 
     def spelled(self, context: Sequence[Token]) -> tuple[Token, ...]:
+        """The text that has to follow as the vocabulary's tokenizer splits it."""
         self._follow(context)
         text, last, split = self._matcher.compute_ff_bytes(), self._fed[-1:], self._tokenizer.tokenize_bytes
         # Together with the token before, as `compute_ff_tokens` does it, unless that would be another one there.
@@ -129,9 +143,10 @@ class GrammarConstraint:
         return tuple(tokens[: self.n_allowed(context, tokens)])
 
     def guessed(self, context: Sequence[Token]) -> tuple[Token, ...]:
+        """The text that probably follows where the grammar leaves more open than answers use."""
         for guess in self._guesses:
             with contextlib.suppress(NothingAllowed):  # the answer has left it
-                tokens = guess.spelled(context)
+                tokens = guess.spelled(context[self._start :])
                 return tokens[: self.n_allowed(context, tokens)]
         return ()
 
@@ -141,6 +156,16 @@ class GrammarConstraint:
 
     def is_over(self, context: Sequence[Token]) -> bool:
         return self.is_complete(context) and not (self.mask(context) & ~self._end).any()
+
+    @cached_property
+    def _guesses(self) -> list[GrammarConstraint]:
+        """Grammars of what an answer probably looks like, those that can be compiled; made where somebody drafts."""
+        found = []
+        for text in schema.guesses(self._structure.text) if self._structure.kind == "json_schema" else ():
+            with contextlib.suppress(ConfigError):
+                structure = StructureConfig(kind="json_schema", text=text)
+                found.append(GrammarConstraint(structure, self._vocab, is_guess=True))
+        return found
 
     def _restart(self) -> None:
         self._matcher = self._compiled.deep_copy()
@@ -226,15 +251,6 @@ def _source(structure: StructureConfig) -> str:
         return LLMatcher.grammar_from_lark(any_to_lark(text))
     except (ValueError, GbnfToLarkError) as error:
         raise _refused(structure, str(error)) from None
-
-
-def _guesses(structure: StructureConfig, vocab: Vocab) -> list[GrammarConstraint]:
-    """Grammars of what an answer probably looks like, those that can be compiled."""
-    found = []
-    for text in schema.guesses(structure.text) if structure.kind == "json_schema" else ():
-        with contextlib.suppress(ConfigError):
-            found.append(GrammarConstraint(StructureConfig(kind="json_schema", text=text), vocab, is_guess=True))
-    return found
 
 
 def _refused(structure: StructureConfig, reason: str) -> ConfigError:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import llama_cpp
@@ -21,21 +25,37 @@ def quantize(source: Path, out: Path, file_type: str, *, has_small_output: bool,
     """Writes the model at `source` to `out` with nearly all tensors in `file_type`, a key of FILE_TYPES.
 
     `has_small_output`: the output layer too, which llama.cpp would keep in more bits: faster, and a little more often wrong.
-    Raises BadModelFile where llama.cpp refuses; `out` may then be there in part.
+    In a process of its own, for llama.cpp cannot be told to stop: Ctrl-C ends that process. Raises BadModelFile where
+    llama.cpp refuses. `out` may then be there in part.
     """
+    arguments = map(str, (source, out, file_type, int(has_small_output), threads))
+    command = [sys.executable, "-m", "specllm.runtime.quantize", *arguments]
+    child = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if child.returncode:
+        reason = child.stderr.decode(errors="replace").strip() or f"it ended with code {child.returncode}"
+        raise BadModelFile(
+            f"llama.cpp cannot quantize {source.name} to {file_type}: {reason}",
+            "check the disk's free space, and the file with `specllm models verify`",
+        )
+
+
+def main() -> int:
+    """What `quantize` runs; says on stderr why it failed."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    source, out, file_type, has_small_output, threads = sys.argv[1:]
     log.install()
     llama_cpp.llama_backend_init()
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype, of_output = FILE_TYPES[file_type]
-    if has_small_output:
+    if int(has_small_output):
         params.output_tensor_type = of_output
     params.allow_requantize = True  # of what is quantized already
-    params.nthread = threads
-    log.forget_errors()
-    code = llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), params)
+    params.nthread = int(threads)
+    code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(out), params)
     if code:
-        reasons = log.recent_errors()
-        raise BadModelFile(
-            f"llama.cpp cannot quantize {source.name} to {file_type}" + (f": {reasons[-1]}" if reasons else ""),
-            "check the disk's free space, and the file with `specllm models verify`",
-        )
+        print(*log.recent_errors()[-1:], file=sys.stderr)
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

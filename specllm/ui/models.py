@@ -46,7 +46,7 @@ def print_details(model: Row) -> None:
     n_bytes = model["bytes"]
     size = "not known before the first pull" if n_bytes is None else f"{sized(n_bytes)} ({n_bytes:,} bytes)"
     lines.append(("size", size))
-    lines.append(("sha256", model["sha256"] or model["recorded_sha256"] or "recorded at the first pull"))
+    lines += [("sha256", _digest(model)), ("", _digest_origin(model))]
     if model["context_tokens"]:
         lines.append(("context", f"{model['context_tokens']:,} tokens"))
     for pair in model["pairs"]:
@@ -121,6 +121,10 @@ def print_made_target(made: Row) -> None:
     write_note(
         f"{made['name']} is another model than its source: the same weights in other numbers, and texts of its own"
     )
+    if made["is_quantized_twice"]:
+        write_note(
+            "its source has few bits already: one in F16 or Q8_0 makes a better target, or a Q4_0 file of the publisher's"
+        )
     write_note(f"with such drafts it is {made['gain']:.2f} x as fast; use it with -m {made['name']}")
 
 
@@ -131,6 +135,21 @@ def print_path(path: Path | str) -> None:
 
 def print_added(name: str, user_file: Path) -> None:
     write_note(f"{name} is in {user_file}; try: specllm models show {name}")
+
+
+def _digest(model: Row) -> str:
+    promised: str | None = model["sha256"] or model["recorded_sha256"]
+    return promised or f"recorded {'by the first specllm models verify' if model['path'] else 'at the first pull'}"
+
+
+def _digest_origin(model: Row) -> str:
+    """Since when a digest that nobody promises is known; empty where somebody does, or none is known."""
+    source = model["recorded_source"]
+    if model["sha256"] or not source:
+        return ""
+    if source == "verify":
+        return "recorded by models verify"
+    return f"recorded when it {'was' if source.startswith('made of ') else 'came from'} {source}"
 
 
 def _stdout() -> Console:

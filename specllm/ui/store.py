@@ -16,7 +16,12 @@ Row = Mapping[str, Any]  # one of the objects that the JSON document of the same
 
 _MOST_NAMED = 5
 _PIPE_COLUMNS = 200  # in a pipe nothing is cut: a row stays a line
-_WHY = {"secret": "look like secrets", "binary": "are no text", "large": "are too large"}
+_WHY = {
+    "secret": "look like secrets",
+    "binary": "are no text",
+    "large": "are too large",
+    "unreadable": "cannot be read",
+}
 
 
 def note_added(added: Row) -> None:
@@ -28,7 +33,7 @@ def note_added(added: Row) -> None:
     write_note(f"{added['store']}: {n_files:,} files ({', '.join(counts) or 'none'}), {added['n_tokens']:,} tokens, "
                f"{sized(added['n_bytes'])}")  # fmt: skip
     for why, paths in added["skipped"].items():
-        named = ", ".join(paths[:_MOST_NAMED]) if why == "secret" else ""
+        named = ", ".join(paths[:_MOST_NAMED]) if why in ("secret", "unreadable") else ""
         more = ", .." if named and len(paths) > _MOST_NAMED else ""
         write_note(harmless(f"  left out: {len(paths):,} that {_WHY[why]}{': ' if named else ''}{named}{more}"))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -11,10 +13,11 @@ import pytest
 from specllm.app import make_draft as module
 from specllm.app import remade
 from specllm.app.make_draft import DraftRequest, frequent_tokens, make_draft, texts_below
-from specllm.app.models import locate
+from specllm.app.models import locate, show_model
 from specllm.app.remade import types_of
 from specllm.errors import AnswerIsNo, ConfigError, StorageError
 from specllm.runtime import trimmed_vocab
+from specllm.runtime.interrupt import native_callback
 from specllm.runtime.llama import Weights
 from specllm.runtime.trimmed_vocab import read_trimmed
 
@@ -43,6 +46,7 @@ def test_the_fastest_is_kept_under_a_name(llama_gguf: Path, tmp_path: Path, cost
     assert made.gain == pytest.approx(1 / 0.7)
     assert len(read_trimmed(output).kept) == made.n_kept >= 280
     assert locate("fast").path == output
+    assert show_model("fast").recorded.source == f"made of {llama_gguf}"
     assert list(tmp_path.glob(".make-draft-*")) == []
     with pytest.raises(ConfigError, match="there is a fast already"):
         make_draft(request, quiet)
@@ -155,7 +159,7 @@ def test_bad_text_is_told_before_anything_is_made(llama_gguf: Path, tmp_path: Pa
 
 
 def test_without_its_name_the_file_goes_again(llama_gguf: Path, tmp_path: Path, costs, monkeypatch) -> None:
-    def refused(name: str, path: Path) -> None:
+    def refused(name: str, path: Path, made_of: str) -> None:
         assert path.exists()
         raise StorageError("cannot write models.toml")
 
@@ -164,6 +168,31 @@ def test_without_its_name_the_file_goes_again(llama_gguf: Path, tmp_path: Path, 
     with pytest.raises(StorageError):
         make_draft(DraftRequest(source=str(llama_gguf), output=output, types=("q4_0",), vocab_top=0), quiet)
     assert list(output.parent.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_told(llama_gguf: Path, tmp_path: Path, costs, monkeypatch) -> None:
+    def refused(folder: Path, prefix: str) -> None:
+        raise PermissionError(13, "Permission denied", str(folder / prefix))
+
+    monkeypatch.setattr(remade.tempfile, "TemporaryDirectory", lambda dir, prefix: refused(dir, prefix))
+    with pytest.raises(StorageError, match=r"cannot write .*x\.gguf: Permission denied") as failure:
+        make_draft(DraftRequest(source=str(llama_gguf), output=tmp_path / "x.gguf", vocab_top=0), quiet)
+    assert failure.value.hint.startswith(f"make {tmp_path} writable")
+
+
+def test_ctrl_c_while_llama_cpp_logs_is_not_lost(llama_gguf: Path, tmp_path: Path, costs, monkeypatch) -> None:
+    """Python drops what is raised in a function that C called."""
+
+    @ctypes.CFUNCTYPE(None)
+    @native_callback
+    def log() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    measured = module._measured
+    monkeypatch.setattr(module, "_measured", lambda *arguments: log() or measured(*arguments))
+    with pytest.raises(KeyboardInterrupt):
+        make_draft(DraftRequest(source=str(llama_gguf), output=tmp_path / "x.gguf", types=(), vocab_top=280), quiet)
+    assert list(tmp_path.glob("*.gguf")) == list(tmp_path.glob(".make-*")) == []
 
 
 def test_what_a_killed_attempt_left_goes_after_a_day(llama_gguf: Path, tmp_path: Path, costs) -> None:

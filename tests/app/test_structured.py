@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -220,3 +221,19 @@ def test_the_colours_of_a_mixed_draft_tell_forced_from_looked_up(answer):
     assert mixed
     assert all(set(draft.sources) == {"grammar", "reference"} for draft in mixed)
     assert detokenize(drafted._session.target.vocab, drafted.tokens) == drafted.text
+
+
+def test_in_a_round_all_drafters_together_ask_once_what_follows(answer, monkeypatch):
+    asked, worked_out = Counter(), Counter()
+    foreseen, forced = GrammarConstraint.foreseen, GrammarConstraint.forced
+    monkeypatch.setattr(
+        GrammarConstraint, "foreseen", lambda self, context: asked.update([tuple(context)]) or foreseen(self, context)
+    )
+    monkeypatch.setattr(
+        GrammarConstraint, "forced", lambda self, context: worked_out.update([tuple(context)]) or forced(self, context)
+    )
+    drafted = answer(STRUCTURES["schema"], "auto", k=16)
+    assert drafted.metrics.accepted_by_source["grammar"]
+    assert max(asked.values()) >= 3  # its own drafter, reference and lookup
+    assert asked.keys() == worked_out.keys()
+    assert set(worked_out.values()) == {1}

@@ -133,10 +133,8 @@ def test_a_draft_ends_where_nobody_knows_what_it_costs_also_where_a_grammar_goes
     """What a grammar forces takes many tokens at once; a slow machine's table may end at 16."""
 
     class Forcing:
-        def forced(self, context: Sequence[int]) -> tuple[int, ...]:
-            return tuple(range(20, 32)) if context[-1] == 5 else ()
-
-        spelled = guessed = forced
+        def foreseen(self, context: Sequence[int]) -> tuple[tuple[int, ...], int]:
+            return (tuple(range(20, 32)), 12) if context[-1] == 5 else ((), 0)
 
     cost = CostModel({width: 1.0 + 0.001 * width for width in range(1, widest + 1)})
     drafter, _ = with_model(cost, constraint=Forcing())

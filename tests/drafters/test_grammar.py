@@ -32,16 +32,13 @@ class Counting:
     def __init__(self, dead_end: int = -1) -> None:
         self.dead_end = dead_end
 
-    def forced(self, context: Sequence[int]) -> tuple[int, ...]:
+    def foreseen(self, context: Sequence[int]) -> tuple[tuple[int, ...], int]:
         last = context[-1]
-        return (24,) if last == 23 else tuple(token for token in WORDS if token > last) if last in (4, *WORDS) else ()
-
-    def spelled(self, context: Sequence[int]) -> tuple[int, ...]:
-        last = context[-1]
-        return tuple(token for token in SPLITS if token > last) if last in (14, *SPLITS) else self.forced(context)
-
-    def guessed(self, context: Sequence[int]) -> tuple[int, ...]:
-        return tuple(token for token in (24, *GUESS) if token > context[-1]) if context[-1] in (23, 24, *GUESS) else ()
+        for text, n_certain in ((WORDS, len(WORDS)), (SPLITS, 0), ((24, *GUESS), last == 23)):
+            if text[0] - 1 <= last <= text[-1]:
+                tokens = tuple(token for token in text if token > last)
+                return tokens, min(len(tokens), n_certain)
+        return (), 0
 
     def n_allowed(self, context: Sequence[int], tokens: Sequence[int]) -> int:
         if context[-1] in (4, 14) and tokens[:1] == (20,):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from specllm.app.models import add_model
 from specllm.cli.models import app
-from specllm.errors import ModelNotFound, SpecllmError
+from specllm.errors import ModelNotFound, SpecllmError, StorageError
 from specllm.models.registry import Registry
+from specllm.models.store import RecordedDigest, record_digest
 from specllm.ui import progress as ui
 from specllm.ui.progress import BarProgress, PlainProgress, watch_progress
 from tests.models.wheelhouse import CONTENT, SOURCE, keep_wheels, tiny_model
@@ -114,6 +117,40 @@ def test_show_tells_licence_size_digest_pairs_and_sampling(tiny: Path) -> None:
     for part in told:
         assert str(part) in output
     assert "damaged" in output  # CONTENT is no real model
+
+
+def test_show_tells_since_when_a_digest_is_known_that_nobody_promised(
+    user_file: Path, models_dir: Path, llama_gguf: Path, tmp_path: Path
+) -> None:
+    def shown() -> list[str]:
+        lines = run("show", "mine").stdout.splitlines()
+        first = next(i for i, line in enumerate(lines) if line.startswith("sha256"))
+        return [line.removeprefix("sha256").strip() for line in lines[first : first + 2]]
+
+    digest = hashlib.sha256(llama_gguf.read_bytes()).hexdigest()
+    add_model("mine", llama_gguf, made_of="theirs")
+    assert shown() == [digest, "recorded when it was made of theirs"]
+    assert result_of("show", "mine", "--json")["recorded_source"] == "made of theirs"
+    user_file.unlink()
+    other = tmp_path / "other.gguf"
+    other.write_bytes(llama_gguf.read_bytes() + b"more")
+    add_model("mine", other)  # another file under the same name
+    assert shown()[0] == "recorded by the first specllm models verify"
+    assert run("verify", "mine").exit_code == 0
+    assert shown() == [hashlib.sha256(other.read_bytes()).hexdigest(), "recorded by models verify"]
+    pulled = RecordedDigest(sha256=digest, bytes=1, source="hub their/models")
+    record_digest(Registry.load().model("mine"), pulled)
+    assert shown()[1] == "recorded when it came from hub their/models"
+    assert "recorded at the first pull" in run("show", "qwen3-8b").stdout
+
+
+def test_without_a_record_of_its_digest_a_made_model_gets_no_name(
+    user_file: Path, models_dir: Path, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models_dir.write_text("a file is in its place")
+    with pytest.raises(StorageError, match="digests"):
+        add_model("mine", llama_gguf, made_of="theirs")
+    assert not user_file.exists()
 
 
 def test_show_as_json_has_header_facts_of_a_real_file(user_file: Path, llama_gguf: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -270,6 +271,28 @@ def test_a_path_to_nothing_or_to_no_gguf_says_which(tmp_path: Path) -> None:
         registry.resolve(str(tmp_path / "missing.gguf"))
     with pytest.raises(BadModelFile, match="is a folder"):
         registry.resolve(str(tmp_path))
+    (tmp_path / "nothing.gguf").touch()
+    with pytest.raises(BadModelFile, match="is empty") as caught:
+        registry.resolve(str(tmp_path / "nothing.gguf"))
+    assert caught.value.hint == "copy or download it again"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadModelFile, match="is not a regular file"):
+        Registry.load().resolve(str(tmp_path / "pipe"))
+
+
+@pytest.mark.parametrize(("name", "says"), [("folder", "there is no model folder"), ("", "there is no model ''")])
+def test_no_name_and_that_of_a_folder_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelNotFound) as caught:
+        Registry.load().resolve(name)
+    assert caught.value.message == says
+    assert ("the .gguf file inside it" in caught.value.hint) == bool(name)
 
 
 def test_a_split_model_is_its_first_part_with_all_parts_beside_it(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import errno
 import hashlib
 import json
 import os
+import resource
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -157,6 +159,17 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="symlinks need rights on Windows")
+def test_a_disk_that_fills_up_under_a_tensor_is_told_as_one(tmp_path: Path) -> None:
+    """numpy says only how much it wrote."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(StorageError, match="no space left on the disk of"), disk.storage_errors(tmp_path / "big"):
+            np.zeros(10_000).tofile(tmp_path / "big")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 def test_a_users_file_that_is_a_symlink_stays_one(user_file: Path, tmp_path: Path) -> None:
     real = tmp_path / "dotfiles.toml"
     real.write_text("# mine\n")

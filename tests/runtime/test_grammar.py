@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from specllm.config import StructureConfig
 from specllm.decoding.constraint import is_allowed
 from specllm.errors import ConfigError, NothingAllowed
+from specllm.runtime import grammar
 from specllm.runtime.grammar import GrammarConstraint, check_structure
 from specllm.runtime.vocab import Vocab, detokenize
 from tests import synthetic
@@ -192,6 +193,41 @@ def test_a_guess_that_cannot_be_compiled_is_none_and_warns_of_nothing(vocab, cap
     assert constraint.guessed(vocab.tokenize('{"na', adds_special=False, parses_special=False)) != ()
 
 
+def test_guesses_are_compiled_when_somebody_drafts(vocab, monkeypatch):
+    """A plain answer has no use for them, and with 300 properties they take longer than a forward."""
+    narrowed = []
+    guesses = grammar.schema.guesses
+    monkeypatch.setattr(grammar.schema, "guesses", lambda text: narrowed.append(text) or guesses(text))
+    constraint = GrammarConstraint(StructureConfig(kind="json_schema", text=json.dumps(OPEN)), vocab)
+    constraint.begin(1)
+    assert not is_allowed(constraint.mask([synthetic.EOS]), synthetic.EOS)
+    constraint.forced([synthetic.EOS])
+    assert narrowed == []
+    context = [synthetic.EOS, *vocab.tokenize('{"name": "a"', adds_special=False, parses_special=False)]
+    for _ in range(2):
+        assert detokenize(vocab, constraint.foreseen(context)[0]) == ', "inner": {"yes": '
+    assert len(narrowed) == 1
+
+
+def test_what_follows_an_answer_is_worked_out_once_also_when_others_were_asked_about_between(vocab, monkeypatch):
+    """One drafter asks after the other, each also about what stands behind its own draft."""
+    constraint = GrammarConstraint(STRUCTURES["schema"], vocab)
+    worked_out = []
+    forced = GrammarConstraint.forced
+    monkeypatch.setattr(GrammarConstraint, "forced", lambda *asked: worked_out.append(asked) or forced(*asked))
+    answer = vocab.tokenize('{"name": "a", "kind": "alpha"', adds_special=False, parses_special=False)
+    first = constraint.foreseen(answer)
+    for n in (5, 3, 4):
+        constraint.foreseen(answer[:n])
+        assert constraint.foreseen(answer) == first
+    assert len(worked_out) == 4
+    constraint.begin(2)  # the same tokens behind a prompt, and as a part of one
+    assert constraint.foreseen([synthetic.EOS] * 2 + answer) == first
+    assert len(worked_out) == 4
+    constraint.begin(len(answer))
+    assert constraint.foreseen(answer) == GrammarConstraint(STRUCTURES["schema"], vocab).foreseen([]) != first
+
+
 def test_keys_punctuation_and_the_rest_of_an_enum_value_are_forced(vocab):
     constraint = GrammarConstraint(STRUCTURES["schema"], vocab)
 
@@ -225,6 +261,7 @@ def test_every_answer_depends_on_the_context_alone(vocab, name, seed, n_prompt):
         assert used.forced([*prompt, *tokens]) == fresh.forced(tokens)
         assert used.spelled([*prompt, *tokens]) == fresh.spelled(tokens)
         assert used.guessed([*prompt, *tokens]) == fresh.guessed(tokens)
+        assert used.foreseen([*prompt, *tokens]) == fresh.foreseen(tokens)
         assert used.n_allowed([*prompt, *tokens], draft) == fresh.n_allowed(tokens, draft)
         assert used.is_complete([*prompt, *tokens]) == fresh.is_complete(tokens)
         assert used.is_over([*prompt, *tokens]) == fresh.is_over(tokens)

@@ -11,19 +11,21 @@ from typing import Literal
 
 from specllm.app.models import locate
 from specllm.app.store.file import Document, Head, StoreFile, read_head, write_store
-from specllm.app.store.files import files_below, has_secret, has_secret_name
+from specllm.app.store.files import files_below
+from specllm.app.store.secrets import has_secret, has_secret_name
 from specllm.app.store.stores import ANSWERS, INDEX, MAX_TOKENS, files_of, store_folder, unlink, writing
 from specllm.app.text_file import read_text_file
 from specllm.drafters.store import encode
 from specllm.errors import ConfigError, StorageError
 from specllm.models.progress import Progress
+from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import Weights
 from specllm.runtime.vocab import Vocab
 from specllm.runtime.vocab_digest import vocabulary_digest
 
 MAX_FILE_BYTES = 1 << 20  # what is larger was not written by hand
 
-Reason = Literal["secret", "binary", "large"]
+Reason = Literal["secret", "binary", "large", "unreadable"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +57,8 @@ def add_to_store(name: str, paths: Sequence[Path], model: str | None, progress: 
     """
     folder, located = store_folder(name), locate(model)
     given = [_root(path) for path in paths]
-    weights = Weights(located.path, is_vocab_only=True)
+    with abort_on_interrupt():  # else one that llama.cpp's log hears is lost
+        weights = Weights(located.path, is_vocab_only=True)
     try:
         tokenizer = vocabulary_digest(weights.vocab)
         index, answers = folder / f"{tokenizer}{INDEX}", folder / f"{tokenizer}{ANSWERS}"
@@ -100,6 +103,8 @@ def _usable(file: Path, progress: Progress) -> StoreFile | None:
     try:
         return StoreFile(file)
     except StorageError as error:
+        if isinstance(error.__cause__, OSError):  # it is whole for whoever may read it
+            raise
         progress.message(f"{error.message}; what it held is lost")
         return None
 
@@ -137,8 +142,10 @@ class _Reading:
             for path in files_below(Path(root)):
                 try:
                     files[str(path)] = path.stat()
-                except OSError:  # gone by now
+                except FileNotFoundError:  # gone by now
                     continue
+                except OSError:
+                    self.skipped["unreadable"].append(str(path))
         self._progress.begin("reading", sum(stat.st_size for stat in files.values()))
         for name, stat in files.items():
             self._add(Path(name), stat)
@@ -159,7 +166,8 @@ class _Reading:
         try:
             text = read_text_file(path).text
         except ConfigError:
-            self.skipped["binary"].append(str(path))
+            if os.path.exists(path):  # else gone by now
+                self.skipped["binary" if os.access(path, os.R_OK) else "unreadable"].append(str(path))
             return
         if has_secret(text):
             self.skipped["secret"].append(str(path))

@@ -8,6 +8,7 @@ STORES_DIR/NAME/lock                whoever writes holds it
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,16 @@ from pathlib import Path
 import platformdirs
 
 from specllm.app.store.file import Document, Head, StoreFile, read_head, write_store
+from specllm.app.store.secrets import has_secret
 from specllm.decoding.protocols import Token
 from specllm.drafters.store import MIN_MATCH, TOKEN_BYTES, StoreDrafter, encode
 from specllm.errors import ConfigError, StorageError
 from specllm.models.disk import locked
 from specllm.models.entries import is_safe_name
-from specllm.runtime.vocab import Vocab
+from specllm.runtime.vocab import Vocab, detokenize
 from specllm.runtime.vocab_digest import vocabulary_digest
+
+LOGGER = logging.getLogger("specllm")
 
 # Of files: 80 MB on the disk; to sort them takes at worst 10 s and 0.8 GB of memory (2 cores, 30 November 2026).
 MAX_TOKENS = 10_000_000
@@ -70,10 +74,11 @@ def files_of(folder: Path) -> list[Path]:
 class Store:
     """The part of a store that is of one tokenizer."""
 
-    def __init__(self, folder: Path, tokenizer: str, model: str) -> None:
+    def __init__(self, folder: Path, vocab: Vocab, model: str) -> None:
         """Raises StorageError for a damaged file, ConfigError where nothing was added by that tokenizer."""
+        self._tokenizer = tokenizer = vocabulary_digest(vocab)
         self._answers = folder / f"{tokenizer}{ANSWERS}"
-        self._tokenizer = tokenizer
+        self._vocab = vocab
         self._model = model
         self._index = folder / f"{tokenizer}{INDEX}"
         if not self._index.exists():
@@ -94,9 +99,12 @@ class Store:
     def remember(self, answer: Sequence[Token]) -> None:
         """The answer is in the store for the next run; the oldest ones give way. Raises StorageError.
 
-        Nothing happens where somebody removed the store meanwhile.
+        Nothing but a warning where something in it looks like a secret, nothing at all where somebody removed the store.
         """
         if not answer or not self._index.exists():
+            return
+        if has_secret(detokenize(self._vocab, answer)):
+            LOGGER.warning("the answer is not in the store: something in it looks like a secret")
             return
         new = encode(answer)
         with locked(self._answers.with_name("lock")):
@@ -123,7 +131,7 @@ def open_store(name: str, vocab: Vocab, model: str) -> Store:
     Raises ConfigError (no such store, or none of that tokenizer) and StorageError (damaged), each with the command that
     mends it.
     """
-    return Store(existing_folder(name), vocabulary_digest(vocab), model)
+    return Store(existing_folder(name), vocab, model)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

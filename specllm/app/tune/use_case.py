@@ -15,8 +15,9 @@ from specllm.app.drafting import Drafting
 from specllm.app.generate import GenerateRequest, Plan, make_plan
 from specllm.app.generation import Session
 from specllm.app.host import describe_build
-from specllm.app.loading import CTX_STEP, Loader
+from specllm.app.loading import CTX_STEP
 from specllm.app.offload import settled_gpu_layers
+from specllm.app.opening import opening
 from specllm.app.prompt import tokenize_prompt
 from specllm.app.prompts.reading import BenchPrompt, read_prompts
 from specllm.app.tune import tuning
@@ -196,27 +197,19 @@ def tune(request: TuneRequest, progress: Progress) -> Tuning:
 @contextlib.contextmanager
 def _loaded(request: TuneRequest, result: Tuning, progress: Progress) -> Iterator[_Bench]:
     """The models in memory, and freed afterwards."""
-    plan = result.plan
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(abort_on_interrupt())
-        progress.stage(f"loading {plan.target.name}")
-        # A fixed length: opening must not measure, that is done here.
-        draft = DraftConfig(drafter="model" if plan.draft_model else "none", draft_length=1)
-        loader = Loader(plan.context, draft, plan.draft_gpu_layers)
-        layers = settled_gpu_layers(read_header(plan.target.path), plan.context.gpu_layers, plan.context)
-        weights = loader.weights(plan.target.path, layers)
-        stack.callback(weights.close)
+    # A fixed length: opening must not measure, that is done here.
+    draft = DraftConfig(drafter="model" if result.plan.draft_model else "none", draft_length=1)
+    plan = replace(result.plan, draft=draft, sampling=_GREEDY)
+    with abort_on_interrupt(), opening(plan, progress.stage) as opened:
+        weights = opened.weights
         prompts = _sample_prompts(weights)
         longest = max((len(tokens) for _, tokens in prompts), default=0)
         n_ctx = -(-max(longest + N_TOKENS, DEPTH) // CTX_STEP) * CTX_STEP + MAX_WIDTH + CTX_STEP
         n_ctx = plan.context.n_ctx or min(n_ctx, weights.n_ctx_train or n_ctx)
-        context = replace(plan.context, n_ctx=n_ctx, gpu_layers=layers)
-        target, drafting = loader.open(weights, context, _GREEDY, plan.draft_model, progress.stage)
-        session = Session(target, drafting.make("none", is_controlled=False), draft_model=drafting.draft_model)
-        stack.callback(session.close)
+        session, drafting, context = opened.session(n_ctx)
         drafting.target_identity = Identity.of(weights.path, context, "target")
-        result.plan = replace(plan, context=context)
-        result.depth = min(DEPTH, target.n_ctx // 2)
+        result.plan = replace(result.plan, context=context)
+        result.depth = min(DEPTH, session.target.n_ctx // 2)
         yield _Bench(result, progress, session, drafting, prompts, request.is_recalibrated)
 
 

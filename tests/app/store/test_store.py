@@ -69,6 +69,64 @@ def test_what_is_no_text_too_large_or_secret_is_left_out_and_told(add: Add, proj
     assert added.n_new == 2
 
 
+def test_what_cannot_be_read_is_left_out_and_told(
+    add: Add, project: Path, vocab: Vocab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may read everything, so this is played."""
+    (project / "closed").mkdir()
+    real = {"scandir": os.scandir, "access": os.access, "read": store_add.read_text_file}
+
+    def scandir(folder: Path) -> object:
+        if folder == project / "closed":
+            raise PermissionError(13, "Permission denied")
+        return real["scandir"](folder)
+
+    def read(path: Path) -> object:
+        if path == project / "a.py":
+            raise ConfigError(f"cannot read {path}: Permission denied")
+        return real["read"](path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in (project / "closed", project / "a.py"))
+    monkeypatch.setattr(store_add, "read_text_file", read)
+    added = add(project)
+    assert added.skipped == {"unreadable": [str(project / "a.py"), str(project / "closed")]}
+    assert added.n_new == 1
+
+
+def test_a_file_that_vanishes_meanwhile_is_not_in_the_store(
+    add: Add, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = store_add.read_text_file
+
+    def read(path: Path) -> object:
+        (project / "b.py").unlink(missing_ok=True)
+        return real(path)
+
+    monkeypatch.setattr(store_add, "read_text_file", read)
+    added = add(project)
+    assert (added.n_new, added.skipped) == (1, {})
+
+
+def test_an_index_that_may_not_be_read_is_not_replaced(
+    add: Add, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Path(add(project).path)
+    before = index.read_bytes()
+    real = Path.open
+
+    def opened(path: Path, *arguments: object, **options: object) -> object:
+        if path == index:
+            raise PermissionError(13, "Permission denied")
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", opened)
+        with pytest.raises(StorageError, match="cannot read"):
+            add(project)
+    assert index.read_bytes() == before
+
+
 def test_only_the_owner_can_read_a_store(add: Add, project: Path) -> None:
     index = Path(add(project).path)
     assert stat.S_IMODE(index.stat().st_mode) == 0o600
