@@ -9,6 +9,7 @@ import typer
 
 from specllm.cli import options
 from specllm.cli.envelope import emit
+from specllm.cli.signals import interrupts_deferred
 from specllm.errors import AnswerIsNo
 
 app = typer.Typer(no_args_is_help=True, help="List, download, check and add models.")
@@ -166,10 +167,11 @@ def make_draft(
     json: Json = False,
 ) -> None:  # fmt: skip
     """Make a faster draft model of a GGUF at hand, measured before and after. Exit code 3 if nothing is gained."""
-    from specllm.app.make_draft import DraftRequest
-    from specllm.app.make_draft import make_draft as make
-    from specllm.app.remade import types_of
-    from specllm.ui.console import write_note
+    with interrupts_deferred():
+        from specllm.app.make_draft import DraftRequest
+        from specllm.app.make_draft import make_draft as make
+        from specllm.app.remade import types_of
+        from specllm.ui.console import write_note
 
     request = DraftRequest(
         source=source, output=output, types=types_of(file_type), vocab_top=vocab_top,
@@ -200,10 +202,11 @@ def make_target(
 
     It is another model than its source: in other numbers it says other texts.
     """
-    from specllm.app.make_target import TargetRequest
-    from specllm.app.make_target import make_target as make
-    from specllm.app.remade import types_of
-    from specllm.ui.console import write_note
+    with interrupts_deferred():
+        from specllm.app.make_target import TargetRequest
+        from specllm.app.make_target import make_target as make
+        from specllm.app.remade import types_of
+        from specllm.ui.console import write_note
 
     request = TargetRequest(source=source, output=output, types=types_of(file_type), threads=threads)
     made = make(request, write_note).as_result()

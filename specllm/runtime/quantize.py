@@ -30,9 +30,17 @@ def quantize(source: Path, out: Path, file_type: str, *, has_small_output: bool,
     """
     arguments = map(str, (source, out, file_type, int(has_small_output), threads))
     command = [sys.executable, "-m", "specllm.runtime.quantize", *arguments]
-    child = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as child:
+        try:
+            _, said = child.communicate()
+        except KeyboardInterrupt:
+            child.kill()
+            child.wait()
+            raise
     if child.returncode:
-        reason = child.stderr.decode(errors="replace").strip() or f"it ended with code {child.returncode}"
+        reason = said.decode(errors="replace").strip() or f"it ended with code {child.returncode}"
         raise BadModelFile(
             f"llama.cpp cannot quantize {source.name} to {file_type}: {reason}",
             "check the disk's free space, and the file with `specllm models verify`",
