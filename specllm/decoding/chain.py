@@ -17,10 +17,13 @@ import numpy as np
 from specllm.decoding.cost import Floats
 
 LONGEST = 32  # tokens that are planned for; nothing longer was ever worth its forwards
-_STEP = 0.12  # of the grid, in nats of the chance that all of a draft is accepted
-_GRID = np.exp(-_STEP * np.arange(33))  # from 1 down to 0.02
+_STEP = 0.04  # of the grid, in nats of the chance that all of a draft is accepted
+_GRID = np.exp(-_STEP * np.arange(97))  # from 1 down to 0.02
+_CELL = -math.expm1(
+    -_STEP
+)  # of the chance, between two of its points; what is to come is linear in the chance, not in nats
 _ROUNDS = 4
-_AGREED = 0.002  # of the rate
+_AGREED = 0.001  # of the rate
 
 
 class Chain:
@@ -36,7 +39,7 @@ class Chain:
         self._curve, self._token_s, self._chances, self._shares = curve, token_s, chances, shares
         place = np.minimum(np.arange(len(_GRID))[:, None] - np.log(chances)[None] / _STEP, len(_GRID) - 1.001)
         self._below = place.astype(int)  # (n_grid, n_classes): where on the grid one stands with one more token
-        self._fraction = place - self._below
+        self._fraction = -np.expm1(-_STEP * (place - self._below)) / _CELL
         for _ in range(_ROUNDS):
             tokens, seconds = self._solve(rate)
             if abs(tokens - rate * seconds) < _AGREED * rate * seconds:
@@ -49,8 +52,9 @@ class Chain:
         `stopped(n)` never, more where another forward of the draft model is worth it."""
         place = min(-math.log(max(survival, 1e-9)) / _STEP, len(_GRID) - 1.001)
         low = int(place)
+        fraction = -math.expm1(-_STEP * (place - low)) / _CELL
         worths = self._worth[min(n, self.n_max)]
-        return float(worths[low] + (place - low) * (worths[low + 1] - worths[low]))
+        return float(worths[low] + fraction * (worths[low + 1] - worths[low]))
 
     def stopped(self, n: int) -> float:
         """What verifying `n` tokens costs, in tokens that the time could have made; negative."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specllm.decoding.certainty import LEVELS, Certainty, CertaintySampler
@@ -31,15 +31,17 @@ def exact_worth(n: int, survival: float, curve, token_s, chances, shares, rate, 
 @given(
     steps=st.lists(st.floats(0.05, 1.5), min_size=4, max_size=5),
     token_s=st.floats(0.05, 0.8),
-    chances=st.lists(probability, min_size=2, max_size=3),
-    data=st.data(),
+    classes=st.lists(st.tuples(probability, st.floats(0.1, 1.0)), min_size=2, max_size=3),
 )
+@example(
+    steps=[0.25, 0.25, 0.25, 1.0], token_s=0.5, classes=[(0.9375, 1.0), (0.9375, 1.0)]
+)  # halfway between grid points
 @settings(max_examples=150, deadline=None)
-def test_the_plan_is_the_best_one(steps, token_s, chances, data) -> None:
+def test_the_plan_is_the_best_one(steps, token_s, classes) -> None:
     curve = 1.0 + np.concatenate([[0.0], np.cumsum(steps)])
-    shares = np.array(data.draw(st.lists(st.floats(0.1, 1.0), min_size=len(chances), max_size=len(chances))))
-    shares /= shares.sum()
-    chain = Chain(curve, token_s, np.array(chances), shares, 1.0)
+    chances, shares = np.array(classes).T
+    shares = shares / shares.sum()
+    chain = Chain(curve, token_s, chances, shares, 1.0)
     # At its own rate a round is worth just its time: nothing better can be promised, and this much is.
     value = 1.0 + exact_worth(0, 1.0, curve, token_s, chances, shares, chain.rate, len(curve) - 1)
     assert value == pytest.approx(0.0, abs=0.03)
