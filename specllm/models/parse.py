@@ -50,7 +50,7 @@ def parse(text: str, path: Path) -> ModelsFile:
     """The entries of a models.toml; ConfigError at the first thing that is wrong. `path` is for messages."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # the latter for lists nested thousands deep
         raise ConfigError(f"{path} is not valid TOML: {error}", "mend the file, or move it away") from error
     top = Table(document, "", path, text)
     top.only("schema", "default", "models", "pairs")

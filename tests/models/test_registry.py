@@ -213,6 +213,7 @@ def test_the_users_entry_replaces_the_shipped_one_and_extends_the_rest(user_file
         (MODEL.replace('file = "tiny.gguf"\n', 'file = "QWEN3-8B-q4_k_m.gguf"\n', 1), "both claim the file"),
         ('default = "qwen4"\n', "default is qwen4, which is neither a model nor a pair"),
         ("default = [", "is not valid TOML"),
+        ("default = " + 5000 * "[", "is not valid TOML"),
         ("schema = 2\n", "this specllm reads 1"),
     ],
 )
