@@ -239,8 +239,8 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         opened = stack.enter_context(opening(plan, notice))
         weights = opened.weights
         prompt = tokenize_prompt(weights, request.prompt, plan.generate)
-        n_ctx, copies = opened.context_size(len(prompt), plan.generate), request.prediction is not None
-        session, drafting, context = opened.session(n_ctx, copies=copies)
+        n_ctx = opened.context_size(len(prompt), plan.generate)
+        session, drafting, context = opened.session(n_ctx, copies=request.prediction is not None)
         plan = replace(plan, context=context)
         if request.prediction is not None:
             drafting.reference = weights.vocab.tokenize(request.prediction, adds_special=False, parses_special=False)

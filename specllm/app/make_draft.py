@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from specllm.app.offload import plan_gpu_layers
-from specllm.app.remade import MIN_GAIN, TYPES, Remade
+from specllm.app.remade import MIN_GAIN, TYPES, Remade, opened
 from specllm.app.store.files import files_below
 from specllm.config import ContextConfig
 from specllm.decoding.calibrate import measure_draft
@@ -20,7 +20,6 @@ from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.machine import physical_cores
 from specllm.runtime.quantize import quantize
-from specllm.runtime.trimmed_vocab import open_context
 from specllm.runtime.vocab import Vocab
 
 KEPT_TOKENS = 65_536  # of a larger vocabulary, where nothing else is said: 98 to 99 % of what a 1.5B model wrote here
@@ -135,15 +134,8 @@ def _measured(path: Path, label: str, threads: int) -> Candidate:
     return Candidate(label=label, n_bytes=read_header(path).weight_bytes, token_s=token_s)
 
 
-@contextlib.contextmanager
-def _opened(path: Path, threads: int) -> Iterator[LlamaModel]:
-    context = ContextConfig(n_ctx=_N_CTX, n_outputs_max=1, threads=threads)
-    weights = Weights(path, n_gpu_layers=plan_gpu_layers(read_header(path), "auto", context))
-    try:
-        with contextlib.closing(open_context(weights, context)) as model:
-            yield model
-    finally:
-        weights.close()
+def _opened(path: Path, threads: int) -> AbstractContextManager[LlamaModel]:
+    return opened(path, ContextConfig(n_ctx=_N_CTX, n_outputs_max=1, threads=threads))
 
 
 # ---- the vocabulary ---------------------------------------------------------------------------------------------------

@@ -6,20 +6,17 @@ weights' type: on a CPU llama.cpp has fast ones for blocks of Q4_0, and slower o
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specllm.app.offload import plan_gpu_layers
-from specllm.app.remade import MIN_GAIN, TYPES, Remade
+from specllm.app.remade import MIN_GAIN, TYPES, Remade, opened
 from specllm.config import ContextConfig
 from specllm.decoding.calibrate import DEPTH, measure_target
 from specllm.decoding.cost import MAX_WIDTH
-from specllm.errors import AnswerIsNo
+from specllm.errors import AnswerIsNo, ConfigError
 from specllm.models.gguf_header import read_header
 from specllm.runtime.interrupt import abort_on_interrupt
-from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.machine import physical_cores
 from specllm.runtime.quantize import quantize
 
@@ -96,8 +93,10 @@ class MadeTarget:
 def make_target(request: TargetRequest, notice: Notice) -> MadeTarget:
     """Writes the target that checks drafts fastest and gives it a name; its texts are its own, as those of any other file.
 
-    Raises AnswerIsNo where nothing is faster than the source; then nothing is written.
+    Raises ConfigError without a type to try, AnswerIsNo where nothing is faster than the source; then nothing is written.
     """
+    if not request.types:
+        raise ConfigError("a target in the source's own numbers is the source", "take another --type")
     remade = Remade.of(request.source, request.output, "target")
     threads = request.threads or physical_cores()
     with remade.workplace() as place:
@@ -124,12 +123,6 @@ def make_target(request: TargetRequest, notice: Notice) -> MadeTarget:
 
 
 def _measured(path: Path, label: str, threads: int) -> Candidate:
-    header = read_header(path)
-    context = ContextConfig(n_ctx=DEPTH + MAX_WIDTH, n_outputs_max=MAX_WIDTH, threads=threads)
-    weights = Weights(path, n_gpu_layers=plan_gpu_layers(header, "auto", context))
-    try:
-        with contextlib.closing(LlamaModel(weights, context)) as model:
-            points = measure_target(model, budget_s=_BUDGET_S)
-    finally:
-        weights.close()
-    return Candidate(label=label, n_bytes=header.weight_bytes, seconds=points)
+    with opened(path, ContextConfig(n_ctx=DEPTH + MAX_WIDTH, n_outputs_max=MAX_WIDTH, threads=threads)) as model:
+        points = measure_target(model, budget_s=_BUDGET_S)
+    return Candidate(label=label, n_bytes=read_header(path).weight_bytes, seconds=points)

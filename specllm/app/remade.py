@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specllm.app.models import LocatedModel, add_model, locate
+from specllm.app.offload import plan_gpu_layers
+from specllm.config import ContextConfig
 from specllm.errors import ConfigError
 from specllm.models.disk import make_folder, move_whole, require_space, storage_errors
 from specllm.models.entries import is_safe_name
 from specllm.models.gguf_header import GgufHeader, read_header
 from specllm.models.registry import Registry
 from specllm.models.store import models_dir
+from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.quantize import FILE_TYPES
-from specllm.runtime.trimmed_vocab import read_trimmed
+from specllm.runtime.trimmed_vocab import open_context, read_trimmed
 
 TYPES = ("q4_0", "iq4_nl")  # that may be faster than what the source has
 MIN_GAIN = 1.03  # a new file must be this much faster than the source to be worth its disk space
@@ -96,3 +99,14 @@ def _clear_left_over(folder: Path) -> None:
         with contextlib.suppress(OSError):
             if time.time() - place.stat().st_mtime > 86_400:
                 shutil.rmtree(place)
+
+
+@contextlib.contextmanager
+def opened(path: Path, context: ContextConfig) -> Iterator[LlamaModel]:
+    """The model at `path` on what of this machine holds it, to be measured."""
+    weights = Weights(path, n_gpu_layers=plan_gpu_layers(read_header(path), "auto", context))
+    try:
+        with contextlib.closing(open_context(weights, context)) as model:
+            yield model
+    finally:
+        weights.close()

@@ -15,6 +15,7 @@ from specllm.errors import AnswerIsNo
 app = typer.Typer(no_args_is_help=True, help="List, download, check and add models.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Threads = Annotated[int, typer.Option("--threads", metavar="N", min=0, help="0 takes the physical cores.")]
 Name = Annotated[
     str,
     typer.Argument(help="A model, a pair, a path, hub:owner/repo:file.gguf, or a name that list --found shows."),
@@ -163,7 +164,7 @@ def make_draft(
         list[Path] | None,
         typer.Option("--vocab-from", metavar="PATH", help="Keep the tokens of this text first; may be repeated."),
     ] = None,
-    threads: Annotated[int, typer.Option("--threads", metavar="N", min=0, help="0 takes the physical cores.")] = 0,
+    threads: Threads = 0,
     json: Json = False,
 ) -> None:  # fmt: skip
     """Make a faster draft model of a GGUF at hand, measured before and after. Exit code 3 if nothing is gained."""
@@ -195,7 +196,7 @@ def make_target(
     file_type: Annotated[
         str, typer.Option("--type", metavar="auto|q4_0|iq4_nl|q4_k|q8_0", help="Its numbers; auto takes the fastest.")
     ] = "auto",
-    threads: Annotated[int, typer.Option("--threads", metavar="N", min=0, help="0 takes the physical cores.")] = 0,
+    threads: Threads = 0,
     json: Json = False,
 ) -> None:  # fmt: skip
     """Make a target that checks drafts faster, measured before and after. Exit code 3 if nothing is gained.

@@ -19,9 +19,8 @@ from specllm.decoding.cost import Floats
 LONGEST = 32  # tokens that are planned for; nothing longer was ever worth its forwards
 _STEP = 0.04  # of the grid, in nats of the chance that all of a draft is accepted
 _GRID = np.exp(-_STEP * np.arange(97))  # from 1 down to 0.02
-_CELL = -math.expm1(
-    -_STEP
-)  # of the chance, between two of its points; what is to come is linear in the chance, not in nats
+# Between two of its points, as a part of the upper one's chance: what is to come is linear in the chance, not in nats.
+_CELL = -math.expm1(-_STEP)
 _ROUNDS = 4
 _AGREED = 0.001  # of the rate
 

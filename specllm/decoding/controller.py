@@ -103,8 +103,8 @@ class Controller:
         self._does_model_pay = True  # as the last question about it found
         self._n_since_asked = 0  # rounds
         if self._can_model_pay and "model" in sources:
-            for self._level in range(len(LEVELS) + 1):  # now, not in the answer: a plan costs a millisecond
-                self._chain("model")
+            for level in range(len(LEVELS) + 1):  # now, not in the answer: a plan costs a millisecond
+                self._chain("model", level)
 
     def begin(self) -> None:
         """A new answer starts; what was learned stays."""
@@ -117,7 +117,7 @@ class Controller:
         self._does_model_pay, self._n_since_asked = True, 0
         self._can_model_pay = self.draft_cost is not None and self.can_model_pay()
         if "model" in self.acceptance and self.draft_cost and self.cost.max_width > 1:
-            self._model_rate = self._chain("model").rate
+            self._model_rate = self._chain("model", self._level).rate
 
     @property
     def is_probing(self) -> bool:
@@ -170,7 +170,7 @@ class Controller:
         if cost is None or k <= 0 or not self._can_model_pay:
             return NOTHING
         self._level = self.certainty.level
-        option = Option(k, self._chain(source).rate)
+        option = Option(k, self._chain(source, self._level).rate)
         self._model_rate = option.rate
         plain = self.plain()
         otherwise = max(plain.rate, free_rate)
@@ -259,10 +259,9 @@ class Controller:
         best = int(np.argmax(rates))
         return Option(best + 1, float(rates[best]))
 
-    def _chain(self, source: str) -> Chain:
-        """The plan for the level of the last question, a little old perhaps."""
+    def _chain(self, source: str, level: int) -> Chain:
+        """The plan for that level of certainty, a little old perhaps."""
         assert self.draft_cost is not None
-        level = self._level
         old = self._chains.get(level)
         limit = _PLAN_ROUNDS if self._n_tried > self._tried_before[level] else _OLDEST_PLAN
         if old is None or self._chain_age[level] >= limit:

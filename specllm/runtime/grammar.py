@@ -85,9 +85,8 @@ class GrammarConstraint:
             for warning in self._compiled.get_grammar_warnings():
                 LOGGER.warning("%s: %s", self._name, warning)
         self._structure, self._vocab = structure, vocab
-        self._foreseen: dict[
-            tuple[Token, ...], tuple[tuple[Token, ...], int]
-        ] = {}  # by answer, the last asked for last
+        # By answer, the last asked for last.
+        self._foreseen: dict[tuple[Token, ...], tuple[tuple[Token, ...], int]] = {}
         self.begin(0)
         try:
             is_empty = not (self.mask(()) & ~self._end).any()

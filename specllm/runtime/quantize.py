@@ -28,8 +28,9 @@ def quantize(source: Path, out: Path, file_type: str, *, has_small_output: bool,
     In a process of its own, for llama.cpp cannot be told to stop: Ctrl-C ends that process. Raises BadModelFile where
     llama.cpp refuses. `out` may then be there in part.
     """
+    # -P: Python files in the user's folder are none of ours.
     arguments = map(str, (source, out, file_type, int(has_small_output), threads))
-    command = [sys.executable, "-m", "specllm.runtime.quantize", *arguments]
+    command = [sys.executable, "-P", "-m", "specllm.runtime.quantize", *arguments]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as child:

@@ -66,7 +66,7 @@ def run_smoke_decode(
 
     `command` is the child's command line, by default this module in this Python.
     """
-    command = command or (sys.executable, "-m", "specllm.runtime.smoke", backend)
+    command = command or (sys.executable, "-P", "-m", "specllm.runtime.smoke", backend)
     hint = f"build llama-cpp-python again for this machine: {rebuild_command(backend)}"
     try:
         child = subprocess.run(command, capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL)

@@ -11,7 +11,7 @@ from specllm.app.generate import GenerateRequest, answer
 from specllm.app.make_target import Candidate, TargetRequest, make_target
 from specllm.app.models import locate
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig
-from specllm.errors import AnswerIsNo
+from specllm.errors import AnswerIsNo, ConfigError
 from specllm.models.gguf_header import read_header
 
 COSTS = {"source": {1: 1.0, 4: 2.5, 16: 5.0}, "q8_0": {1: 1.4, 4: 1.5, 16: 3.0}, "q4_0": {1: 0.9, 4: 1.6, 16: 4.0}}
@@ -97,3 +97,8 @@ def test_a_source_of_few_bits_is_told(tmp_path: Path, n_bytes: int, is_told: boo
     source, made = (Candidate(label="x", n_bytes=n, seconds={1: 1.0}) for n in (n_bytes, 1000))
     whole = module.MadeTarget(name="x", path=tmp_path / "x.gguf", candidates=(source, made))
     assert whole.as_result()["is_quantized_twice"] is is_told
+
+
+def test_the_sources_own_numbers_make_no_other_target(llama_gguf: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is the source"):
+        make_target(TargetRequest(source=str(llama_gguf), output=tmp_path / "x.gguf", types=()), pytest.fail)

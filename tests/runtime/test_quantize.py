@@ -31,3 +31,12 @@ def test_ctrl_c_ends_it_and_its_process(tmp_path: Path) -> None:
         quantize(source, tmp_path / "out.gguf", "q8_0", has_small_output=True)
     with pytest.raises(OSError, match="No such device"):  # nobody reads any more
         os.open(source, os.O_WRONLY | os.O_NONBLOCK)
+
+
+def test_python_files_where_it_is_run_are_none_of_its_own(
+    llama_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "llama_cpp.py").write_text("raise SystemExit('not ours')")
+    monkeypatch.chdir(tmp_path)
+    quantize(llama_gguf, tmp_path / "out.gguf", "q8_0", has_small_output=True)
+    assert (tmp_path / "out.gguf").exists()

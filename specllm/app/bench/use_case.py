@@ -221,11 +221,8 @@ def _opened(request: BenchRequest, plan: Plan, progress: Progress) -> Iterator[_
         opened = stack.enter_context(opening(plan, progress.notice, loads_all=True))
         read = list(cases(request, opened.weights, plan.generate, failures))
         longest = max((len(case.tokens) for case in read), default=DEPTH + MAX_WIDTH)
-        n_ctx, copies = (
-            opened.context_size(longest, plan.generate),
-            bool(read) and all(case.prediction for case in read),
-        )
-        session, drafting, context = opened.session(n_ctx, copies=copies)
+        copies = bool(read) and all(case.prediction for case in read)
+        session, drafting, context = opened.session(opened.context_size(longest, plan.generate), copies=copies)
         yield _Opened(replace(plan, context=context), session, drafting, read, failures)
 
 
