@@ -6,6 +6,7 @@ The rest of the program sees a `Constraint` over token ids; what a JSON schema o
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import json
 import logging
@@ -94,6 +95,14 @@ class GrammarConstraint:
             is_empty = True
         if is_empty:
             raise _refused(structure, "it allows no text")
+
+    def another(self) -> GrammarConstraint:
+        """The same grammar with a parser of its own, which has seen nothing."""
+        other = copy.copy(self)
+        other.__dict__.pop("_guesses", None)
+        other._bits, other._foreseen = self._bits.copy(), {}
+        other.begin(0)
+        return other
 
     def begin(self, n_prompt: int) -> None:
         self._start = n_prompt  # where in the context the answer begins

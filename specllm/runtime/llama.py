@@ -131,6 +131,7 @@ class LlamaModel:
 
     def __init__(self, weights: Weights, config: ContextConfig) -> None:
         self.weights = weights
+        self.config = config
         self.vocab = weights.vocab
         self.n_vocab = weights.vocab.n_tokens
         threads = config.threads or physical_cores()
@@ -208,6 +209,20 @@ class LlamaModel:
             llama_cpp.llama_memory_clear(self._memory, True)
         elif n_past < now:
             self._rollback.to(n_past)
+
+    @property
+    def can_copy_cache(self) -> bool:
+        """Whether all of its state is written out: not the cells before a sliding window, to which a rollback may return."""
+        return self._rollback.kind == "trim" and not self.weights.sliding_window
+
+    def copy_cache(self, other: LlamaModel) -> None:
+        """Caches what `other` has cached, a context with the same settings over the same weights, cell by cell."""
+        size = llama_cpp.llama_state_seq_get_size_ext(other.handle, SEQUENCE, 0)
+        state = (ctypes.c_uint8 * size)()
+        n_read = llama_cpp.llama_state_seq_get_data_ext(other.handle, state, size, SEQUENCE, 0)
+        self.rollback(0)
+        if n_read != size or not llama_cpp.llama_state_seq_set_data_ext(self.handle, state, size, SEQUENCE, 0):
+            raise BackendError("llama.cpp could not copy a KV cache", "run `specllm doctor`")
 
     def close(self) -> None:
         if self.handle:

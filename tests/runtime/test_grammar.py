@@ -183,6 +183,25 @@ def test_a_draft_is_allowed_up_to_its_first_forbidden_token(vocab, name):
         assert constraint.n_allowed(tokens[:start], draft[start:]) == expected
 
 
+def test_parsers_of_one_grammar_follow_different_answers(vocab):
+    one = GrammarConstraint(StructureConfig(kind="json_schema", text=json.dumps(SCHEMA)), vocab)
+    other, contexts = one.another(), ([0], [0, 0])
+    for parser, context in zip((one, other), contexts, strict=True):
+        parser.begin(len(context))
+    masks = []
+    for step in range(12):
+        masks = [parser.mask(context) for parser, context in zip((one, other), contexts, strict=True)]
+        for mask, context in zip(masks, contexts, strict=True):
+            allowed = [token for token in range(vocab.n_tokens) if is_allowed(mask, token)]
+            context.append(allowed[(len(context) * 7 + step) % len(allowed)])
+    for parser, context in zip((one, other), contexts, strict=True):
+        alone = GrammarConstraint(StructureConfig(kind="json_schema", text=json.dumps(SCHEMA)), vocab)
+        alone.begin(1 if context is contexts[0] else 2)
+        assert (alone.mask(context) == parser.mask(context)).all()
+        assert alone.foreseen(context) == parser.foreseen(context)
+    assert not np.shares_memory(*masks)
+
+
 def test_characters_are_whole_although_their_bytes_are_tokens(vocab):
     constraint = GrammarConstraint(StructureConfig(kind="regex", text="[äß日]{3}"), vocab)
     for seed in range(20):

@@ -245,6 +245,35 @@ def test_logits_come_for_all_for_the_last_or_for_no_token(pairs, architecture):
     assert model.n_past == 4
 
 
+@pytest.mark.parametrize("config", [{}, {"kv_type": "f16", "flash_attention": "on"}])
+def test_a_copied_cache_goes_on_to_the_bit_as_the_one_it_was_copied_from(make_model, config):
+    one, other = make_model(n_ctx=1024, **config), make_model(n_ctx=1024, **config)
+    one.forward(list(range(40, 340)), logits="none")
+    one.forward([7, 8, 9, 10])
+    one.rollback(301)
+    other.forward([99] * 500, logits="none")
+    other.copy_cache(one)
+    assert other.n_past == one.n_past == 301
+    for block in ([5], [6, 7, 8, 9], [3]):
+        assert (one.forward(block) == other.forward(block)).all()
+    for model in (one, other):
+        model.rollback(120)
+    assert (one.forward([11, 12]) == other.forward([11, 12])).all()
+
+
+def test_a_cache_that_is_not_written_out_whole_is_not_copied(pairs):
+    can = {architecture: model.can_copy_cache for architecture, (model, _) in pairs.items()}
+    assert can == {name: name == "llama" for name in ARCHITECTURES}
+
+
+def test_a_cache_that_cannot_be_copied_is_an_error(make_model, monkeypatch):
+    one, other = make_model(), make_model()
+    one.forward([5, 6, 7])
+    monkeypatch.setattr(llama_cpp, "llama_state_seq_set_data_ext", lambda *arguments: 0)
+    with pytest.raises(BackendError, match="copy a KV cache"):
+        other.copy_cache(one)
+
+
 def test_more_rows_than_one_decode_may_give_come_in_parts(make_model):
     tokens = list(range(50, 70))
     few, many = make_model(n_outputs_max=3), make_model(n_outputs_max=20)

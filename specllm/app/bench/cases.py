@@ -10,7 +10,6 @@ from specllm.app.bench.arms import Case
 from specllm.app.prompt import tokenize_prompt
 from specllm.app.prompts.reading import BenchPrompt
 from specllm.config import GenerateConfig, StructureConfig
-from specllm.decoding.constraint import TimedConstraint
 from specllm.errors import SpecllmError
 from specllm.runtime.grammar import GrammarConstraint
 from specllm.runtime.llama import Weights
@@ -35,7 +34,7 @@ def cases(
         try:
             tokens = tokenize_prompt(weights, prompt.prompt, replace(config, system=prompt.system))
             structure, schema = structure_of(request, prompt)
-            constraint = TimedConstraint(GrammarConstraint(structure, weights.vocab)) if structure else None
+            constraint = GrammarConstraint(structure, weights.vocab) if structure else None
         except SpecllmError as error:
             failures.append(failure(prompt, error))
             continue

@@ -1,7 +1,7 @@
 """The use case behind `specllm bench`: the same prompts through plain decoding and every drafter, in one process.
 
 A speed-up is worth something only if both sides ran side by side: one loaded model, the same loop, the same prompts, arms
-taking turns. Drafters start cold with every prompt, a first round is thrown away, and what fails is told.
+taking turns round by round. Drafters start cold with every prompt, a first round is thrown away, and what fails is told.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specllm.app import learned
-from specllm.app.bench.arms import BASELINE, Arm, Case, Memory, Runner, Sample
+from specllm.app.bench.arms import BASELINE, Arm, Case, Sample
 from specllm.app.bench.cases import cases, failure, structure_of
-from specllm.app.bench.check import Difference, differences
+from specllm.app.bench.check import differences
+from specllm.app.bench.lanes import Lane, make_lanes
+from specllm.app.bench.runner import Memory, Runner
 from specllm.app.bench.simulate import Supposed, simulate
 from specllm.app.bench.stats import INTERVAL, k_over_time, rows
 from specllm.app.bench.validation import require_validator
 from specllm.app.drafting import SOURCES, Drafting
 from specllm.app.generate import GenerateRequest, Plan, make_plan
-from specllm.app.generation import Session
 from specllm.app.host import describe_build
 from specllm.app.models import locate_pair
 from specllm.app.opening import opening
@@ -38,7 +39,6 @@ from specllm.config import (
 )
 from specllm.decoding.calibrate import DEPTH
 from specllm.decoding.cost import MAX_WIDTH, CostModel
-from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import ConfigError, SpecllmError
 from specllm.runtime.interrupt import abort_on_interrupt
 
@@ -176,23 +176,22 @@ def run_bench(request: BenchRequest, progress: Progress) -> BenchResult:
     if any(structure_of(request, prompt)[1] for prompt in request.prompts):
         require_validator()
     arms, plan = plan_bench(request)
-    with _opened(request, plan, progress) as opened:
+    with _opened(request, plan, arms, progress) as opened:
         cost, date = opened.drafting.target_cost, datetime.now(UTC).isoformat(timespec="seconds")
         result = BenchResult(request, opened.plan, arms, opened.drafting, date, _table(cost), failures=opened.failures)
         names = (plan.target.name, plan.draft_model.name if plan.draft_model else None)
         memory = Memory(learned.file_of(*names) if request.is_learned else None)
-        sampler = KeyedSampler(plan.sampling)
-        runner = Runner(opened.session, opened.drafting, arms, sampler, plan.generate, memory)
+        runner = Runner(opened.lanes, plan.sampling, plan.generate, memory)
         _measure(runner, opened.cases, result, progress)
-        if any(arm.config.is_exact for arm in arms):
-            result.exact_widths = opened.session.exact_widths.as_dict()
+        exact = [lane.session.exact_widths for lane in opened.lanes if lane.arm.config.is_exact]
+        result.exact_widths = exact[0].as_dict() if exact else None
     return result
 
 
 def simulate_draft(request: BenchRequest, supposed: Supposed, progress: Progress) -> tuple[Plan, dict[str, Any]]:
     """What a draft model like `supposed` would bring here, from the measured cost of the target's forwards alone."""
-    _, plan = plan_bench(replace(request, prompts=(), arms=(BASELINE,)))
-    with _opened(replace(request, prompts=()), plan, progress) as opened:
+    arms, plan = plan_bench(replace(request, prompts=(), arms=(BASELINE,)))
+    with _opened(replace(request, prompts=()), plan, arms, progress) as opened:
         cost = opened.drafting.target_cost
         assert cost is not None
         return opened.plan, {"simulation": simulate(cost, supposed), "verify_s_by_width": _table(cost)}
@@ -206,15 +205,15 @@ def _table(cost: CostModel | None) -> dict[str, float]:
 @dataclass(frozen=True, slots=True)
 class _Opened:
     plan: Plan  # with what loading settled
-    session: Session
+    lanes: Sequence[Lane]
     drafting: Drafting
     cases: list[Case]
     failures: list[dict[str, object]]
 
 
 @contextlib.contextmanager
-def _opened(request: BenchRequest, plan: Plan, progress: Progress) -> Iterator[_Opened]:
-    """Loads what the plan names and tokenizes the prompts; everything is freed afterwards."""
+def _opened(request: BenchRequest, plan: Plan, arms: Sequence[Arm], progress: Progress) -> Iterator[_Opened]:
+    """Loads what the plan names, with a lane for each arm, and tokenizes the prompts; everything is freed afterwards."""
     failures: list[dict[str, object]] = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(abort_on_interrupt())
@@ -223,7 +222,8 @@ def _opened(request: BenchRequest, plan: Plan, progress: Progress) -> Iterator[_
         longest = max((len(case.tokens) for case in read), default=DEPTH + MAX_WIDTH)
         copies = bool(read) and all(case.prediction for case in read)
         session, drafting, context = opened.session(opened.context_size(longest, plan.generate), copies=copies)
-        yield _Opened(replace(plan, context=context), session, drafting, read, failures)
+        lanes = list(make_lanes(arms, session.target, drafting, stack))
+        yield _Opened(replace(plan, context=context), lanes, drafting, read, failures)
 
 
 def plan_bench(request: BenchRequest) -> tuple[list[Arm], Plan]:
@@ -256,7 +256,7 @@ def plan_bench(request: BenchRequest) -> tuple[list[Arm], Plan]:
 def _measure(runner: Runner, cases: Sequence[Case], result: BenchResult, progress: Progress) -> None:
     """Fills in samples, failures and differences."""
     request = result.request
-    n_each = len(runner.arms) * request.runs
+    n_each = len(runner.lanes) * request.runs
     result.differences = [] if request.is_checked else None
     try:
         _warm_up(runner, cases, progress)
@@ -267,13 +267,13 @@ def _measure(runner: Runner, cases: Sequence[Case], result: BenchResult, progres
                 for sample in runner.answers(case, request.runs):
                     samples.append(sample)
                     progress.step(n * n_each + len(samples), len(cases) * n_each, f"{case.prompt.id} {sample.arm}")
-                found = list(_checked(runner, case, samples)) if request.is_checked else []
+                found = list(differences(runner, case, samples)) if request.is_checked else []
             except SpecllmError as error:
                 result.failures.append(failure(case.prompt, error))
                 continue
             result.samples += samples
             if result.differences is not None:
-                vocab = runner.session.target.vocab
+                vocab = runner.lanes[0].session.target.vocab
                 result.differences += [difference.as_dict(vocab) for difference in found]
     except KeyboardInterrupt:
         if not result.samples:
@@ -290,9 +290,3 @@ def _warm_up(runner: Runner, cases: Sequence[Case], progress: Progress) -> None:
         except SpecllmError:  # told when it is its turn
             continue
     return None
-
-
-def _checked(runner: Runner, case: Case, samples: Sequence[Sample]) -> Iterator[Difference]:
-    sampler = runner.sampler_of(case)
-    assert isinstance(sampler, KeyedSampler)
-    return differences(runner, sampler, case.tokens, samples)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from specllm.app.bench.arms import Arm, Memory, Runner, rotated
+from specllm.app.bench.arms import Arm
+from specllm.app.bench.runner import Memory, Runner, rotated, side_by_side
 from specllm.app.bench.stats import INTERVAL
 from specllm.app.bench.use_case import BenchRequest, run_bench, select_prompts
 from specllm.app.drafting import new_acceptance
 from specllm.config import ContextConfig, DraftConfig, SamplingConfig
 from specllm.decoding.protocols import Draft, Round
-from specllm.errors import ConfigError
-from specllm.runtime.llama import Weights
+from specllm.errors import BackendError, ConfigError
+from specllm.runtime import interrupt
+from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.vocab import detokenize
 from tests.app.bench.benches import ONE_THREAD, Silent, prompt
 from tests.app.sessions import TEXT
@@ -29,21 +34,82 @@ SECTION_6 = {
 # ---- pairs -----------------------------------------------------------------------------------------------------------
 
 
-def test_plain_decoding_always_runs_and_every_run_begins_with_another_arm(request_of):
+def test_plain_decoding_always_runs_and_the_runs_of_a_prompt_stand_together(request_of):
     progress = Silent()
     result = run_bench(request_of(prompt("a"), prompt("b"), runs=3), progress)
-    order = defaultdict(list)
+    order = defaultdict(set)
     for sample in result.samples:
-        order[sample.prompt_id, sample.run].append(sample.arm)
-    assert list(order) == [(name, run) for name in "ab" for run in range(3)]  # a prompt's runs stand together
-    assert [arms[0] for arms in order.values()] == ["none", "lookup:4", "model:3"] * 2
-    assert all(sorted(arms) == ["lookup:4", "model:3", "none"] for arms in order.values())
+        order[sample.prompt_id, sample.run].add(sample.arm)
+    assert list(order) == [(name, run) for name in "ab" for run in range(3)]
+    assert all(arms == {"lookup:4", "model:3", "none"} for arms in order.values())
     assert len(progress.steps) == 2 + len(result.samples)
 
 
-def test_arms_take_turns_in_their_order():
-    arms = [Arm.parse(name, DraftConfig()) for name in ("none", "auto", "lookup")]
-    assert [arm.name for arm in rotated(arms, 4)] == ["auto", "lookup", "none"]
+@dataclass
+class Steps:
+    """An answer that commits so many tokens in each of its steps, and writes down whose turn it was beside whom."""
+
+    name: int
+    steps: list[int]
+    turns: list[int]
+    others: list[Steps] = field(default_factory=list)
+    n_committed: int = 0
+
+    def advance(self) -> bool:
+        unfinished = [other for other in self.others if other.steps]
+        assert all(self.n_committed <= other.n_committed for other in unfinished)
+        self.turns.append(self.name)
+        if self.steps:
+            self.n_committed += self.steps.pop(0)
+        return bool(self.steps)
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=8), min_size=1, max_size=4))
+def test_the_arm_that_has_said_least_goes_on(lengths):
+    turns: list[int] = []
+    answers = [Steps(name, steps, turns) for name, steps in enumerate(lengths)]
+    for answer in answers:
+        answer.others = answers
+    assert {answer.name for answer in side_by_side(answers)} == set(range(len(lengths)))
+    assert not any(answer.steps for answer in answers)
+
+
+def test_every_run_begins_with_another_arm():
+    assert ["".join(rotated("abc", turn)) for turn in range(4)] == ["abc", "bca", "cab", "abc"]
+
+
+def test_arms_are_in_the_middle_of_their_answers_at_the_same_time(request_of, monkeypatch):
+    honest, contexts, progress = LlamaModel.forward, [], Silent()
+
+    def seen(self, tokens, *, logits="all"):
+        if progress.steps and logits == "all":
+            contexts.append(id(self))
+        return honest(self, tokens, logits=logits)
+
+    monkeypatch.setattr(LlamaModel, "forward", seen)
+    run_bench(request_of(arms=("lookup:1",), draft_model=None, max_tokens=24), progress)
+    assert len(set(contexts)) == 2
+    n_changes = sum(a != b for a, b in pairwise(contexts))
+    assert n_changes > len(contexts) / 2
+
+
+def test_an_answer_that_fails_in_one_lane_leaves_none_half_made(request_of, monkeypatch):
+    honest, progress = LlamaModel.forward, Silent()
+    widths = []
+
+    def failing(self, tokens, *, logits="all"):
+        if progress.steps and logits == "all" and len(tokens) > 1:
+            widths.append(len(tokens))
+            if len(widths) == 2:
+                raise BackendError("llama_decode failed", "")
+        return honest(self, tokens, logits=logits)
+
+    monkeypatch.setattr(LlamaModel, "forward", failing)
+    result = run_bench(request_of(prompt("a"), prompt("b")), progress)
+    assert [failure["prompt"] for failure in result.failures] == ["a"]
+    assert {sample.prompt_id for sample in result.samples} == {"b"}
+    assert len({sample.tokens for sample in result.samples}) == 1
+    assert not interrupt._n_inside  # no suspended answer waits for Ctrl-C any more
 
 
 def test_every_arm_gives_the_same_text(request_of):
@@ -105,10 +171,10 @@ def test_only_a_target_that_cannot_drop_tokens_reads_the_prompt_for_every_answer
 ):
     n_read, read = 0, Runner.read
 
-    def counting(self, tokens):
+    def counting(self, session, tokens):
         nonlocal n_read
         n_read += bool(progress.steps)
-        return read(self, tokens)
+        return read(self, session, tokens)
 
     monkeypatch.setattr(Runner, "read", counting)
     progress = Silent()
