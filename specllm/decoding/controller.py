@@ -186,7 +186,7 @@ class Controller:
             if n_pending <= 2 or rest_s * self._outlook > cost.catch_up_s(n_pending):
                 return option
             return NOTHING
-        return self._probe(self.cost.curve[1 : k + 1] + np.arange(1, k + 1) * cost.token_s, cost.catch_up_s(n_pending))
+        return self._probe(k, cost.catch_up_s(n_pending))
 
     def choose(self, options: dict[str, Option]) -> str | None:
         """The source to draft from in this round; None is plain decoding."""
@@ -282,11 +282,13 @@ class Controller:
         best = int(np.argmax(tokens / seconds))
         return Option(best + 1, float(tokens[best] / seconds[best]))
 
-    def _probe(self, seconds: Floats, extra_s: float) -> Option:
-        """The draft that tells most for what it may lose, if that fits the budget; nothing where luck could not make it pay.
-
-        `seconds` of a round by draft length from 1 on; `extra_s` once.
-        """
+    def _probe(self, k: int, extra_s: float) -> Option:
+        """The draft of at most `k` tokens that tells most for what it may lose, if that fits the budget; nothing where luck could
+        not make it pay. `extra_s` comes on top, once."""
+        assert self.draft_cost is not None
+        if extra_s > self._budget_s:
+            return NOTHING
+        seconds = self.cost.curve[1 : k + 1] + np.arange(1, k + 1) * self.draft_cost.token_s
         plain = self.plain()
         chances = HOPE ** np.arange(1, len(seconds) + 1)
         pays = (1.0 + np.cumsum(chances)) / seconds > plain.rate * MIN_GAIN

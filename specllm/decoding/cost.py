@@ -41,29 +41,29 @@ class CostModel:
             raise ValueError("a cost table needs width 1 and positive seconds")
         self.widths = sorted(points)
         self.max_width = self.widths[-1]
-        self._base: Floats = np.array([points[width] for width in self.widths])
-        self._log_factor = np.zeros(len(self.widths))  # what the rounds have made of the table
-        self._n_observed = np.zeros(len(self.widths))
+        # Lists, not arrays: for sixteen numbers that are touched once a round numpy takes longer than it saves.
+        self._log_base = [math.log(points[width]) for width in self.widths]
+        self._log_seconds = list(self._log_base)  # what the rounds have made of the table
+        self._n_observed = [0] * len(self.widths)
         doublings = np.log2(self.widths)
         nearness = np.exp(-np.abs(doublings[:, None] - doublings[None, :]) / _REACH)  # (n, n)
-        self._reach = _LEAST_REACH + (1 - _LEAST_REACH) * nearness
+        self._reach: list[list[float]] = (_LEAST_REACH + (1 - _LEAST_REACH) * nearness).tolist()
         self._curve: Floats | None = None
-        # (max_width,): for width w the index of the narrowest measured width that is at least w
-        self._step = np.searchsorted(self.widths, np.arange(1, self.max_width + 1))
+        # For width w, at w - 1, the index of the narrowest measured width that is at least w.
+        self._step: list[int] = np.searchsorted(self.widths, np.arange(1, self.max_width + 1)).tolist()
 
     @property
     def curve(self) -> Floats:
         """(max_width,) seconds now; `curve[w - 1]` is V(w)."""
         if self._curve is None:  # asked several times a round, changed once
-            self._curve = (self._base * np.exp(self._log_factor))[self._step]
+            self._curve = np.exp(self._log_seconds)[self._step]
         return self._curve
 
     def seconds(self, width: int) -> float:
         """V(width); beyond the table, proportionally."""
         if width > self.max_width:
             return self.seconds(self.max_width) * width / self.max_width
-        i = self._step[width - 1]
-        return float(self._base[i] * math.exp(self._log_factor[i]))
+        return math.exp(self._log_seconds[self._step[width - 1]])
 
     def largest_speedup(self, width: int | None = None) -> float:
         """Over plain decoding, if everything drafted were accepted and drafting cost nothing, in blocks of up to `width`."""
@@ -82,25 +82,21 @@ class CostModel:
         self._curve = None
         rate = max(_RATE, _FIRST_RATE / (1 + self._n_observed[i])) if error > -_LARGEST_STEP else 1.0
         self._n_observed[i] += 1
-        self._log_factor += rate * error * self._reach[i]
-        self._keep_one_the_cheapest(i)
-
-    def _keep_one_the_cheapest(self, i: int) -> None:
-        """Nothing costs less than one token: what was just observed (at the i-th width) goes before what follows from it.
-
-        Else width 1, dragged along by wider rounds and never tried again, could seem to cost more than they do for ever.
-        """
-        log_seconds = np.log(self._base) + self._log_factor
-        log_seconds[0] = min(log_seconds[0], log_seconds[i])
-        self._log_factor = np.maximum(log_seconds, log_seconds[0]) - np.log(self._base)
+        step = rate * error
+        moved = [one + step * reach for one, reach in zip(self._log_seconds, self._reach[i], strict=True)]
+        # Nothing costs less than one token, and what was just observed goes before what follows from it: else width 1, dragged
+        # along by wider rounds and never tried again, could seem to cost more than they do for ever.
+        least = min(moved[0], moved[i])
+        self._log_seconds = [max(one, least) for one in moved]
+        self._log_seconds[0] = least
 
     @property
     def drift(self) -> float:
         """How many times slower than the table plain decoding is now (less than 1: faster)."""
-        return math.exp(self._log_factor[0])
+        return math.exp(self._log_seconds[0] - self._log_base[0])
 
     def good_widths(self) -> list[int]:
         """The measured widths at which a token is cheaper than at every smaller one: where a step ends."""
-        per_token = self._base * np.exp(self._log_factor) / self.widths
+        per_token = np.exp(self._log_seconds) / self.widths
         best = np.minimum.accumulate(per_token)
         return [width for width, cost, least in zip(self.widths, per_token, best, strict=True) if cost <= least]

@@ -8,7 +8,7 @@ it changes speed and never text. The last committed token stays out of the KV ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from specllm.decoding.protocols import EMPTY_DRAFT, Draft, Drafter, LanguageModel, Round, Sampler, StopReason, Token
@@ -73,7 +73,7 @@ def decode(
         done = perf_counter()
         round = Round(tuple(committed), draft, drafted - started, verified - drafted, done - verified, reason)
         drafter.observe(round)
-        yield round
+        yield replace(round, rest_s=perf_counter() - verified)  # what learning from it takes is part of it
 
 
 def _draft(drafter: Drafter, context: list[Token], k: int, eog: frozenset[Token]) -> Draft:

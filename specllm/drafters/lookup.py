@@ -95,6 +95,16 @@ def match_class(n_matched: int) -> int:
     return bisect_right(MATCH_STEPS, n_matched)
 
 
+_CLASSES = tuple(match_class(n) for n in range(2 * MATCH_STEPS[-1]))  # by matched tokens
+
+
+def match_evidence(n_matched: int, k: int) -> tuple[int, ...]:
+    """Of `k` tokens one behind the other, the first of them behind that many matched ones."""
+    start = min(n_matched, MATCH_STEPS[-1])
+    known = _CLASSES[start : start + k]
+    return known + _CLASSES[-1:] * (k - len(known))
+
+
 class LookupDrafter:
     """Implements `protocols.Drafter`. Needs no model and knows one request at a time."""
 
@@ -121,8 +131,7 @@ class LookupDrafter:
         start = index.match_end + 1
         # As in LZ77 a copy may run into its own output: what stands between the match and the end is then a period.
         tokens = tuple(islice(cycle(index.tokens[start : start + k]), k))
-        evidence = tuple(match_class(index.match_length + i) for i in range(k))
-        return Draft(tokens, self.name, evidence)
+        return Draft(tokens, self.name, match_evidence(index.match_length, k))
 
     def observe(self, round: Round) -> None:
         """Nothing to learn: the committed tokens are read from the context."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specllm.config import DraftConfig
 from specllm.drafters import lookup
-from specllm.drafters.lookup import LookupDrafter, SuffixIndex, match_class
+from specllm.drafters.lookup import LookupDrafter, SuffixIndex, match_class, match_evidence
 
 
 def occurrences(tokens: list[int], length: int) -> list[int]:
@@ -205,3 +205,8 @@ def test_begin_forgets_the_last_request(first, second, k):
         drafter.begin(second)
     assert used.propose(second, k) == fresh.propose(second, k)
     assert used.match_length == fresh.match_length
+
+
+@given(st.integers(0, 400), st.integers(0, 200))
+def test_each_drafted_token_stands_behind_one_more_matched_one(n_matched, k):
+    assert match_evidence(n_matched, k) == tuple(match_class(n_matched + i) for i in range(k))
