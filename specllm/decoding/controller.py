@@ -29,7 +29,7 @@ PROBE_SHARE = 0.01  # of the time may be lost to trying what does not seem to pa
 # Forwards of width 1 that an unspent budget may grow to: a new kind of text must not pay for old luck.
 PROBE_SAVINGS = 4.0
 HOPE = 0.95  # the chance of a drafted token that a probe hopes for
-MIN_GAIN = 1.01  # what is switched on must promise this much more than plain decoding: estimates have errors
+MIN_GAIN = 1.05  # what is switched on must promise this much more than plain decoding: estimates have errors, deciding takes time
 # A free draft's chances are doubted: what is believed at first differs from text to text, and of all guesses the overrated ones
 # get chosen. So they are taken to the power of 1 + doubt, which makes first drafts shorter and rarer; where they are nearly sure
 # the text is a copy, and no doubt. Halved by so many tokens that the target judged. Over 66 prompts and six cost tables
