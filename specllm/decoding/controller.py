@@ -36,7 +36,6 @@ MIN_GAIN = 1.05  # what is switched on must promise this much more than plain de
 # (simulated, 1.5B) the worst of 13 kinds of text comes to 0.998 of plain decoding; without it 0.970. It costs code 1 %.
 _DOUBT, _DOUBT_FADES = 0.75, 20.0
 _NO_DOUBT = 0.9  # from that chance on
-_EXPECTED_TOKENS = 32  # an answer's rest is at least this long, or as long as it already is
 _OUTLOOK_RATE = 1 / 24  # per round, of the moving average of what the draft model would save
 _RATE = 0.1  # of the moving average of the draft cost
 _NAP = 4  # rounds from one question about a draft model that does not pay to the next: one costs 0.1 ms
@@ -179,11 +178,11 @@ class Controller:
         self._outlook += _OUTLOOK_RATE * n_rounds * (saved - self._outlook)
         self._does_model_pay = option.rate > plain.rate * MIN_GAIN
         if self._does_model_pay:
-            # Catching up is an investment: it pays if what is still to come gains more than it costs.
-            n_expected = max(_EXPECTED_TOKENS, self._n_committed)
-            if n_left < self.cost.max_width:
-                n_expected = min(n_expected, n_left)
-            rest_s = n_expected * (self._elapsed_s / self._n_committed if self._n_committed else 1 / plain.rate)
+            # Catching up is an investment: it pays if what is still to come gains more than it costs. An answer of which
+            # nothing else is known goes on for as long as it already has.
+            rest_s = self._elapsed_s
+            if n_left < min(self.cost.max_width, self._n_committed):
+                rest_s *= n_left / self._n_committed
             if n_pending <= 2 or rest_s * self._outlook > cost.catch_up_s(n_pending):
                 return option
             return NOTHING

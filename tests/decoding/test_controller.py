@@ -257,6 +257,25 @@ def test_a_guess_has_to_promise_more_than_what_is_proven_or_certain(name):
     assert bool(forced.length) == ((cheapest + 1) / v(cheapest + 1) > MIN_GAIN / v(1))
 
 
+@pytest.mark.parametrize("n_left", [7, 60, 1000])
+@pytest.mark.parametrize("pending", [40, 400, 4000])
+def test_reading_is_risked_once_the_answer_so_far_would_have_saved_what_it_costs(pending, n_left):
+    """Of how long an answer becomes nothing is known: it goes on as long as it has, and no longer than it may."""
+    v = MACHINES["this"]
+    cost = DraftCost(0.1 * v(1), 0.05 * v(1))
+    controller = Controller(cost_model(v), {"model": Acceptance({}, 0.99)}, cost)
+    n_said = 0
+    while n_said < 5000 and not (controller.asks_now() and controller.model_option("model", pending, n_left).length):
+        controller.observe(Round((1,), Draft((), "none"), 0.0, v(1), 0.0))
+        n_said += 1
+    saved = 1 - controller.plain().rate / controller.model_option("model", 1, n_left).rate
+    rounds = cost.catch_up_s(pending) / v(1) / saved  # that would have paid for it
+    if n_left < rounds:
+        assert n_said == 5000
+    else:
+        assert rounds <= n_said <= 1.1 * rounds + 24  # and the outlook takes its time
+
+
 def test_a_draft_model_that_does_not_pay_is_asked_about_in_every_fourth_round_and_one_that_does_in_each():
     v = MACHINES["this"]
     for chance, n_asked in ((0.05, 10), (0.99, 40)):

@@ -139,6 +139,8 @@ def test_a_draft_ends_where_nobody_knows_what_it_costs_also_where_a_grammar_goes
     cost = CostModel({width: 1.0 + 0.001 * width for width in range(1, widest + 1)})
     drafter, _ = with_model(cost, constraint=Forcing())
     begun(drafter, [1, 2, 3])
+    for _ in range(20):  # long enough an answer that reading its prompt pays
+        drafter.observe(Round((1,), EMPTY_DRAFT, 0.0, 1.0, 0.0))
     assert 0 < len(drafter.propose([1, 2, 3, 4], 31).tokens) < widest
 
 
