@@ -240,7 +240,7 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         weights = opened.weights
         prompt = tokenize_prompt(weights, request.prompt, plan.generate)
         n_ctx = opened.context_size(len(prompt), plan.generate)
-        session, drafting, context = opened.session(n_ctx, copies=request.prediction is not None)
+        session, drafting, context = opened.session(n_ctx)
         plan = replace(plan, context=context)
         if request.prediction is not None:
             drafting.reference = weights.vocab.tokenize(request.prediction, adds_special=False, parses_special=False)

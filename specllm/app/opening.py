@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from specllm.app.attention import settled_for_copying
 from specllm.app.drafting import Drafting
 from specllm.app.generation import Session
 from specllm.app.loading import Loader
@@ -45,14 +44,12 @@ class Opening:
         """Tokens: what was asked for, else room for such a prompt and its answer."""
         return self._loader.context.n_ctx or self._loader.context_size(self.weights, n_prompt, config)
 
-    def session(self, n_ctx: int, *, copies: bool = False) -> tuple[Session, Drafting, ContextConfig]:
+    def session(self, n_ctx: int) -> tuple[Session, Drafting, ContextConfig]:
         """A session in which nobody drafts yet, what its drafter can be made of, and the settled context.
 
-        `copies`: its answers are expected to resemble a text that is there. It is closed where the weights are freed.
+        It is closed where the weights are freed.
         """
         plan, context = self._plan, replace(self._loader.context, n_ctx=n_ctx)
-        if copies:
-            context = settled_for_copying(context, read_header(plan.target.path))
         target, drafting = self._loader.open(self.weights, context, plan.sampling, plan.draft_model, self._notice)
         if plan.draft.store is not None:
             drafting.store = open_store(plan.draft.store, self.weights.vocab, plan.target.name)

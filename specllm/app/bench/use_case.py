@@ -220,8 +220,7 @@ def _opened(request: BenchRequest, plan: Plan, arms: Sequence[Arm], progress: Pr
         opened = stack.enter_context(opening(plan, progress.notice, loads_all=True))
         read = list(cases(request, opened.weights, plan.generate, failures))
         longest = max((len(case.tokens) for case in read), default=DEPTH + MAX_WIDTH)
-        copies = bool(read) and all(case.prediction for case in read)
-        session, drafting, context = opened.session(opened.context_size(longest, plan.generate), copies=copies)
+        session, drafting, context = opened.session(opened.context_size(longest, plan.generate))
         lanes = list(make_lanes(arms, session.target, drafting, stack))
         yield _Opened(replace(plan, context=context), lanes, drafting, read, failures)
 
