@@ -97,9 +97,7 @@ class Runner:
     def read(self, session: Session, tokens: Sequence[Token]) -> float:
         """The target has read the prompt from an empty cache; returns how many seconds that took."""
         session.drafter = NoDrafter()
-        session.generate(
-            tokens, KeyedSampler(self.sampling), 0, self.config
-        )  # refuses what does not fit, before any work
+        session.generate(tokens, KeyedSampler(self.sampling), 0, self.config)  # refuses what does not fit
         session.context = []
         session.reuse(tokens)
         started = perf_counter()
