@@ -109,10 +109,11 @@ def with_model(cost: CostModel, **options: object) -> tuple[AutoDrafter, BigramM
 
 
 def begun(drafter: AutoDrafter, context: Sequence[int]) -> None:
-    """The first token comes without a draft."""
+    """The first token comes without a draft, and the answer is then long enough that reading its prompt pays."""
     drafter.begin(context)
     drafter.propose(context, 8)
-    drafter.observe(Round((1,), EMPTY_DRAFT, 0.0, 1.0, 0.0))
+    for _ in range(20):
+        drafter.observe(Round((1,), EMPTY_DRAFT, 0.0, 1.0, 0.0))
 
 
 def test_what_ctrl_c_left_of_a_round_is_nothing_to_the_next_answer() -> None:
@@ -139,8 +140,6 @@ def test_a_draft_ends_where_nobody_knows_what_it_costs_also_where_a_grammar_goes
     cost = CostModel({width: 1.0 + 0.001 * width for width in range(1, widest + 1)})
     drafter, _ = with_model(cost, constraint=Forcing())
     begun(drafter, [1, 2, 3])
-    for _ in range(20):  # long enough an answer that reading its prompt pays
-        drafter.observe(Round((1,), EMPTY_DRAFT, 0.0, 1.0, 0.0))
     assert 0 < len(drafter.propose([1, 2, 3, 4], 31).tokens) < widest
 
 
