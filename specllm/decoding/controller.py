@@ -33,8 +33,8 @@ MIN_GAIN = 1.05  # what is switched on must promise this much more than plain de
 # A free draft's chances are doubted: what is believed at first differs from text to text, and of all guesses the overrated ones
 # get chosen. So they are taken to the power of 1 + doubt, which makes first drafts shorter and rarer; where they are nearly sure
 # the text is a copy, and no doubt. Halved by so many tokens that the target judged. Over 66 prompts and six cost tables
-# (simulated, 1.5B) the worst of 13 kinds of text comes to 0.998 of plain decoding; without it 0.970. It costs code 1 %.
-_DOUBT, _DOUBT_FADES = 0.75, 20.0
+# (simulated, 1.5B) the worst of 13 kinds of text comes to 0.999 of plain decoding; without it 0.970. It costs code 1 %.
+_DOUBT, _DOUBT_FADES = 0.75, 40.0
 _NO_DOUBT = 0.9  # from that chance on
 # Of what a draft model promises beyond plain decoding, so much is doubted at first, fading alike: in the same simulation it takes
 # the worst kind of text from 0.991 to 1.000, math from 1.20 to 1.15, and all together by as much up as down.
