@@ -135,7 +135,7 @@ def _print_differences(differences: Sequence[Row]) -> None:
         return
     lines = []
     for one in sorted(differences, key=lambda one: str(one["kind"])):  # defects first
-        gap = "" if one["gap"] is None else f", {one['gap']:.3f} apart"
+        gap = "" if one["gap"] is None else f", {one['gap']:.3f} apart, in its blocks {one['gap_in_blocks']:.3f}"
         where = f"{one['prompt']} {one['arm']} token {one['position']}"
         lines.append(f"{one['kind']}: {where}: {one['arm_text']!r} for {one['plain_text']!r}{gap}")
     _print_some(lines)

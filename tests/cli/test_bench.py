@@ -161,10 +161,11 @@ def test_defects_come_before_near_ties(capsys) -> None:
         "plain_text": "x",
         "arm_text": "y",
         "gap": 0.1,
+        "gap_in_blocks": 0.2,
     }
-    defect = {**tie, "kind": "defect", "gap": 4.0, "arm_text": "\x1b[2J"}
+    defect = {**tie, "kind": "defect", "gap": 4.0, "gap_in_blocks": 3.0, "arm_text": "\x1b[2J"}
     ui.print_bench(result_of(row("all", "none", 1.0), differences=[tie, defect]))
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["defect", "near tie"]
-    assert "4.000 apart" in lines[0]
+    assert "4.000 apart, in its blocks 3.000" in lines[0]
     assert "\x1b" not in lines[0]

@@ -33,12 +33,12 @@ class Difference:
     other: Token | None
     # Nats from the likeliest token to the less likely one of the two, computed anew behind the text that both have:
     gap: float | None  # token by token
-    gap_in_block: float | None  # with the block that the arm fed there
+    gap_in_blocks: float | None  # in the blocks that the arm fed, without what was rejected in earlier ones
 
     @property
     def kind(self) -> Literal["near tie", "defect"]:
-        """A near tie where one of the two forwards says so: neither had anything to do with what was drafted before."""
-        gaps = [gap for gap in (self.gap, self.gap_in_block) if gap is not None]
+        """A near tie where one of the two ways to compute it says so: in neither was anything rejected before."""
+        gaps = [gap for gap in (self.gap, self.gap_in_blocks) if gap is not None]
         return "near tie" if gaps and min(gaps) < NEAR_TIE else "defect"
 
     def as_dict(self, vocab: Vocab) -> dict[str, object]:
@@ -55,7 +55,7 @@ class Difference:
             "arm_token": self.other,
             "arm_text": text(self.other),
             "gap": self.gap,
-            "gap_in_block": self.gap_in_block,
+            "gap_in_blocks": self.gap_in_blocks,
             "kind": self.kind,
         }
 
@@ -74,19 +74,21 @@ def differences(runner: Runner, case: Case, samples: Sequence[Sample]) -> Iterat
         plain, other = _at(ours, position), _at(theirs, position)
         gaps: list[float | None] = [None, None]
         if plain is not None and other is not None:
-            begin, draft = _block(sample, position)
-            gaps = [_gap(runner, case, ours[:position], start, block, (plain, other))
-                    for start, block in ((position, ()), (begin, draft))]  # fmt: skip
+            widths, draft = _blocks(sample, position)
+            candidates = plain, other
+            gaps = [_gap(runner, case, ours[:position], (1,) * position, (), candidates),
+                    _gap(runner, case, ours[:position], widths, draft, candidates)]  # fmt: skip
         yield Difference(sample.prompt_id, sample.arm, sample.run, position, plain, other, *gaps)
 
 
-def _block(sample: Sample, position: int) -> tuple[int, tuple[Token, ...]]:
-    """Where in the answer the round began that committed its token at `position`, and what it drafted."""
-    begin = 0
+def _blocks(sample: Sample, position: int) -> tuple[list[int], tuple[Token, ...]]:
+    """How many tokens the rounds before the one that committed the answer's token at `position` committed, and what that one
+    drafted."""
+    widths: list[int] = []
     for round in sample.rounds:
-        if begin + len(round.tokens) > position:
-            return begin, round.draft.tokens
-        begin += len(round.tokens)
+        if sum(widths) + len(round.tokens) > position:
+            return widths, round.draft.tokens
+        widths.append(len(round.tokens))
     raise ValueError(f"the answer of {sample.arm} has no token {position}")
 
 
@@ -94,22 +96,23 @@ def _gap(
     runner: Runner,
     case: Case,
     answer: Sequence[Token],
-    begin: int,
+    widths: Sequence[int],
     draft: Sequence[Token],
     candidates: tuple[Token, Token],
 ) -> float:
-    """How far the less likely candidate is below the likeliest token behind prompt and answer: of the answer, tokens up to
-    `begin` are fed one by one, as plain decoding does, and then the last one of these and `draft` in one block."""
-    session = runner.lanes[0].session
+    """How far the less likely candidate is below the likeliest token behind prompt and answer, fed in blocks of `widths`, and
+    then one token with `draft`. Nothing is ever taken back, so what a rollback did wrong shows as a gap."""
+    session, context = runner.lanes[0].session, [*case.tokens, *answer]
     runner.read(session, case.tokens)
-    context, n_fed = [*case.tokens, *answer], len(case.tokens) + begin
-    for token in context[len(case.tokens) - 1 : n_fed - 1]:
-        session.target.forward([token])
-    rows = session.target.forward([context[n_fed - 1], *draft])
+    n_fed = len(case.tokens) - 1
+    for width in widths:
+        session.target.forward(context[n_fed : n_fed + width])
+        n_fed += width
+    rows = session.target.forward([context[n_fed], *draft])
     constraint = case.constraint.another() if case.constraint else None
     if constraint is not None:
         constraint.begin(len(case.tokens))
-    row = KeyedSampler(runner.sampling, constraint).allowed(rows[len(answer) - begin], context)
+    row = KeyedSampler(runner.sampling, constraint).allowed(rows[len(answer) - sum(widths)], context)
     session.context = []  # what is cached is of no use to the next prompt
     return float(row.max() - min(row[token] for token in candidates))
 

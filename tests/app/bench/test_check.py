@@ -34,7 +34,7 @@ def test_check_finds_a_forward_that_lies(request_of, monkeypatch):
     difference = result.differences[0]
     assert (difference["arm"], difference["run"], difference["kind"]) == ("model:3", 0, "defect")
     assert difference["arm_token"] == 300
-    assert min(difference["gap"], difference["gap_in_block"]) > 0.3
+    assert min(difference["gap"], difference["gap_in_blocks"]) > 0.3
     assert difference["plain_text"]
 
 
@@ -84,4 +84,4 @@ def test_a_flip_that_the_width_of_the_block_alone_makes_is_a_near_tie(request_of
     (difference,) = result.differences
     assert difference["kind"] == "near tie"
     assert difference["gap"] == pytest.approx(1.0, abs=1e-4)
-    assert difference["gap_in_block"] == pytest.approx(0.05, abs=1e-4)
+    assert difference["gap_in_blocks"] == pytest.approx(0.05, abs=1e-4)
