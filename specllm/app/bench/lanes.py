@@ -41,8 +41,7 @@ def make_lanes(
     targets = _contexts(target, "--ctx", stack)
     draft_models = _contexts(drafting.draft_model, "--draft-ctx", stack) if drafting.draft_model else None
     for arm in arms:
-        needs_model = draft_models and "model" in SOURCES[arm.config.drafter]
-        draft_model = next(draft_models) if draft_models and needs_model else None
+        draft_model = next(draft_models) if draft_models and "model" in SOURCES[arm.config.drafter] else None
         session = Session(next(targets), NoDrafter(), draft_model=draft_model, is_exact=arm.config.is_exact)
         yield Lane(arm, session, replace(drafting, config=arm.config, draft_model=draft_model))
 

@@ -30,7 +30,17 @@ from specllm.decoding.protocols import Round, Sampler, Token
 from specllm.decoding.sampling import KeyedSampler
 from specllm.drafters.none import NoDrafter
 
+
+class Advancing(Protocol):
+    """An answer in the making."""
+
+    @property
+    def n_committed(self) -> int: ...
+    def advance(self) -> bool: ...
+
+
 T = TypeVar("T")
+A = TypeVar("A", bound=Advancing)
 
 
 @dataclass(slots=True)
@@ -181,17 +191,6 @@ class _Answer:
     def close(self) -> None:
         """Ends it, complete or not."""
         self._steps.close()
-
-
-class Advancing(Protocol):
-    """An answer in the making."""
-
-    @property
-    def n_committed(self) -> int: ...
-    def advance(self) -> bool: ...
-
-
-A = TypeVar("A", bound=Advancing)
 
 
 def side_by_side(answers: Sequence[A]) -> Iterator[A]:
