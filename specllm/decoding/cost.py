@@ -49,8 +49,8 @@ class CostModel:
         nearness = np.exp(-np.abs(doublings[:, None] - doublings[None, :]) / _REACH)  # (n, n)
         self._reach: list[list[float]] = (_LEAST_REACH + (1 - _LEAST_REACH) * nearness).tolist()
         self._curve: Floats | None = None
-        # For width w, at w - 1, the index of the narrowest measured width that is at least w.
-        self._step: list[int] = np.searchsorted(self.widths, np.arange(1, self.max_width + 1)).tolist()
+        # (max_width,): for width w the index of the narrowest measured width that is at least w
+        self._step = np.searchsorted(self.widths, np.arange(1, self.max_width + 1))
 
     @property
     def curve(self) -> Floats:

@@ -84,7 +84,7 @@ class Round:
     draft: Draft
     draft_s: float
     verify_s: float
-    rest_s: float  # sampling, commit, rollback
+    rest_s: float  # sampling, commit, rollback; from when it is yielded, what the drafter learns from it too
     reason: StopReason | None = None  # why generation ended here, if it did
 
     @property

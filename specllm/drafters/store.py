@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllm.decoding.protocols import EMPTY_DRAFT, Draft, Round, Token
-from specllm.drafters.lookup import MATCH_STEPS, match_class
+from specllm.drafters.lookup import MATCH_STEPS, match_evidence
 
 LONGEST_MATCH = 64  # tokens; suffixes are not sorted beyond
 TOKEN_BYTES = 4
@@ -172,7 +172,8 @@ class StoreDrafter:
         if not drafted:
             return EMPTY_DRAFT
         tokens = tuple(token for token, _ in drafted)
-        evidence = (agreement * _N_CLASSES + match_class(match.length + i) for i, (_, agreement) in enumerate(drafted))
+        matched = match_evidence(match.length, len(drafted))
+        evidence = (agreement * _N_CLASSES + one for one, (_, agreement) in zip(matched, drafted, strict=True))
         return Draft(tokens, self.name, tuple(evidence))
 
     def observe(self, round: Round) -> None:

@@ -259,6 +259,9 @@ def test_a_copied_cache_goes_on_to_the_bit_as_the_one_it_was_copied_from(make_mo
     for model in (one, other):
         model.rollback(120)
     assert (one.forward([11, 12]) == other.forward([11, 12])).all()
+    one.rollback(0)  # a prompt of one token has nothing cached
+    other.copy_cache(one)
+    assert other.n_past == 0
 
 
 def test_a_cache_that_is_not_written_out_whole_is_not_copied(pairs):

@@ -7,6 +7,7 @@ taking turns round by round. Drafters start cold with every prompt, a first roun
 from __future__ import annotations
 
 import contextlib
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -183,8 +184,8 @@ def run_bench(request: BenchRequest, progress: Progress) -> BenchResult:
         memory = Memory(learned.file_of(*names) if request.is_learned else None)
         runner = Runner(opened.lanes, plan.sampling, plan.generate, memory)
         _measure(runner, opened.cases, result, progress)
-        exact = [lane.session.exact_widths for lane in opened.lanes if lane.arm.config.is_exact]
-        result.exact_widths = exact[0].as_dict() if exact else None
+        exact = [lane.session.exact_widths.as_dict() for lane in opened.lanes if lane.arm.config.is_exact]
+        result.exact_widths = dict(ChainMap(*exact)) if exact else None
     return result
 
 

@@ -47,27 +47,23 @@ def test_plain_decoding_always_runs_and_the_runs_of_a_prompt_stand_together(requ
 
 @dataclass
 class Steps:
-    """An answer that commits so many tokens in each of its steps, and writes down whose turn it was beside whom."""
+    """An answer that commits so many tokens in each of its steps, and looks at the others when it is its turn."""
 
     name: int
     steps: list[int]
-    turns: list[int]
     others: list[Steps] = field(default_factory=list)
     n_committed: int = 0
 
     def advance(self) -> bool:
         unfinished = [other for other in self.others if other.steps]
         assert all(self.n_committed <= other.n_committed for other in unfinished)
-        self.turns.append(self.name)
-        if self.steps:
-            self.n_committed += self.steps.pop(0)
+        self.n_committed += self.steps.pop(0)
         return bool(self.steps)
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=8), min_size=1, max_size=4))
 def test_the_arm_that_has_said_least_goes_on(lengths):
-    turns: list[int] = []
-    answers = [Steps(name, steps, turns) for name, steps in enumerate(lengths)]
+    answers = [Steps(name, steps) for name, steps in enumerate(lengths)]
     for answer in answers:
         answer.others = answers
     assert {answer.name for answer in side_by_side(answers)} == set(range(len(lengths)))
@@ -78,19 +74,21 @@ def test_every_run_begins_with_another_arm():
     assert ["".join(rotated("abc", turn)) for turn in range(4)] == ["abc", "bca", "cab", "abc"]
 
 
-def test_arms_are_in_the_middle_of_their_answers_at_the_same_time(request_of, monkeypatch):
-    honest, contexts, progress = LlamaModel.forward, [], Silent()
+def test_arms_are_in_the_middle_of_their_answers_at_the_same_time_and_each_begins_once(request_of, monkeypatch):
+    honest, progress = LlamaModel.forward, Silent()
+    contexts = defaultdict(list)  # by answers that are complete: two arms, so 1 and 3 where a run begins
 
     def seen(self, tokens, *, logits="all"):
         if progress.steps and logits == "all":
-            contexts.append(id(self))
+            contexts[len(progress.steps)].append(id(self))
         return honest(self, tokens, logits=logits)
 
     monkeypatch.setattr(LlamaModel, "forward", seen)
-    run_bench(request_of(arms=("lookup:1",), draft_model=None, max_tokens=24), progress)
-    assert len(set(contexts)) == 2
-    n_changes = sum(a != b for a, b in pairwise(contexts))
-    assert n_changes > len(contexts) / 2
+    run_bench(request_of(arms=("lookup:1",), draft_model=None, max_tokens=24, runs=2), progress)
+    for run in (contexts[1], contexts[3]):
+        assert len(set(run)) == 2
+        assert sum(a != b for a, b in pairwise(run)) > len(run) / 2
+    assert contexts[1][0] != contexts[3][0]
 
 
 def test_an_answer_that_fails_in_one_lane_leaves_none_half_made(request_of, monkeypatch):

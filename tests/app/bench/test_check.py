@@ -47,27 +47,13 @@ def test_a_difference_is_a_near_tie_only_where_one_of_the_gaps_is_small(gaps, ki
     assert Difference("a", "auto", 0, 3, 1, 2, *gaps).kind == kind
 
 
-def test_a_flip_between_nearly_equal_tokens_is_called_a_near_tie(request_of, monkeypatch):
-    """The two likeliest tokens made nearly equal at every width; wide blocks then prefer the second."""
-    honest = LlamaModel.forward
-
-    def tied(self, tokens, *, logits="all"):
-        rows = honest(self, tokens, logits=logits)
-        if logits == "all" and len(rows):
-            rows = rows.copy()
-            for row in rows:
-                second, first = row.argsort()[-2:]
-                row[second] = row[first] + (0.1 if len(rows) > 1 else -0.1)
-        return rows
-
-    monkeypatch.setattr(LlamaModel, "forward", tied)
-    result = run_bench(request_of(is_checked=True, arms=("model:3",)), Silent())
-    assert [difference["kind"] for difference in result.differences] == ["near tie"]
-    assert result.differences[0]["gap"] == pytest.approx(0.1, abs=1e-4)
-
-
-def test_a_flip_that_the_width_of_the_block_alone_makes_is_a_near_tie(request_of, monkeypatch):
-    """Clear token by token; in every block of three or more the second likeliest token is just ahead."""
+@pytest.mark.parametrize(
+    ("single", "wide", "gaps"),
+    [(-0.1, 0.1, (0.1, 0.1)),  # nearly equal at every width
+     (-1.0, 0.05, (1.0, 0.05))],  # clear token by token
+)  # fmt: skip
+def test_a_flip_that_only_the_width_of_a_block_makes_is_a_near_tie(request_of, monkeypatch, single, wide, gaps):
+    """The second likeliest token is so far ahead of the likeliest."""
     honest = LlamaModel.forward
 
     def tipped(self, tokens, *, logits="all"):
@@ -76,12 +62,11 @@ def test_a_flip_that_the_width_of_the_block_alone_makes_is_a_near_tie(request_of
             rows = rows.copy()
             for row in rows:
                 second, first = row.argsort()[-2:]
-                row[second] = row[first] + (0.05 if len(rows) > 2 else -1.0)
+                row[second] = row[first] + (wide if len(rows) > 2 else single)
         return rows
 
     monkeypatch.setattr(LlamaModel, "forward", tipped)
     result = run_bench(request_of(is_checked=True, arms=("model:3",)), Silent())
     (difference,) = result.differences
     assert difference["kind"] == "near tie"
-    assert difference["gap"] == pytest.approx(1.0, abs=1e-4)
-    assert difference["gap_in_blocks"] == pytest.approx(0.05, abs=1e-4)
+    assert (difference["gap"], difference["gap_in_blocks"]) == pytest.approx(gaps, abs=1e-4)
