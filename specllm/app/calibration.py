@@ -73,6 +73,7 @@ class Identity:
                 "llama_cpp_python": build.binding_version,
                 "ggml": build.ggml_version,
                 "features": sorted(build.features),
+                "compiler": build.compiler,
                 "devices": [device.name for device in build.devices],
                 "processor": processor_name(),
             }

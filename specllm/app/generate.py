@@ -259,6 +259,7 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         made = Answer(plan, session, generation, iter(generation))
         if recorder is not None:
             made._logprobs_of = partial(_logprobs, recorder, len(prompt), piece)
+            stack.callback(_keep_logprobs, made, made._logprobs_of)
         if plan.generate.trace:
             stack.enter_context(_written_down(made, plan.generate.trace, piece))
         # After Ctrl-C between two rounds it is still suspended inside `abort_on_interrupt`; left to the garbage collector
@@ -274,6 +275,12 @@ def _shown_piece(vocab: Vocab, token: Token) -> str:
 
 def _logprobs(recorder: LogprobSampler, n_prompt: int, piece: Piece, start: int, end: int) -> list[dict[str, object]]:
     return described(recorder.kept(n_prompt + start, n_prompt + end), piece)
+
+
+def _keep_logprobs(answer: Answer, logprobs_of: LogprobsOf) -> None:
+    """What a closed answer is asked for is ready: the texts of its tokens cannot be read without the model."""
+    kept = logprobs_of(0, len(answer._generation.tokens))
+    answer._logprobs_of = lambda start, end: kept[start:end]
 
 
 @contextlib.contextmanager

@@ -41,6 +41,7 @@ def describe_build() -> dict[str, object]:
             "ggml": info.ggml_version or None,
             "backend": info.backend,
             "features": sorted(info.features),
+            "compiler": info.compiler or None,
             "devices": [device.description or device.name for device in info.devices],
         },
     }

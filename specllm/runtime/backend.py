@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import re
 import sys
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from specllm.errors import BackendError
@@ -18,6 +21,8 @@ from specllm.runtime.machine import available_memory_bytes, physical_cores
 from specllm.runtime.rebuild import installed_version
 
 __all__ = ["BackendInfo", "Device", "available_memory_bytes", "inspect_backend", "main", "physical_cores"]
+
+_COMPILER = re.compile(rb"(clang) version (\d+(?:\.\d+)*)|(GCC): \([^)\0]*\) (\d+(?:\.\d+)*)")
 
 DeviceType = Literal["cpu", "gpu", "igpu", "accel", "meta", "unknown"]
 DEVICE_TYPES: tuple[DeviceType, ...] = ("cpu", "gpu", "igpu", "accel", "meta")  # enum ggml_backend_dev_type
@@ -46,6 +51,7 @@ class BackendInfo:
     ggml_version: str  # of the vendored llama.cpp, with its commit; empty if it does not say
     system_info: str  # llama_print_system_info
     features: frozenset[str]  # what is switched on in it: AVX2, AVX512, OPENMP, ..
+    compiler: str  # of the processor's kernels, as "clang 22.1.8"; empty where the libraries do not say (not ELF)
     devices: tuple[Device, ...]
     can_offload: bool  # llama_supports_gpu_offload
     can_mmap: bool
@@ -73,6 +79,7 @@ def inspect_backend() -> BackendInfo:
         ggml_version=_ggml_version(llama_cpp.llama_cpp._lib),
         system_info=system_info,
         features=parse_features(system_info),
+        compiler=_compiler(Path(llama_cpp.llama_cpp._lib._name).parent),
         devices=_devices(llama_cpp.llama_cpp._lib),
         can_offload=bool(llama_cpp.llama_supports_gpu_offload()),
         can_mmap=bool(llama_cpp.llama_supports_mmap()),
@@ -88,6 +95,17 @@ def parse_features(system_info: str) -> frozenset[str]:
         if value.strip().isdigit() and int(value):
             features.add(name.rpartition(":")[2].strip())
     return frozenset(features)
+
+
+def parse_compiler(library: bytes) -> str:
+    """The compiler in an ELF library's comment; clang's also where the C runtime that it linked was made by GCC."""
+    names = [b" ".join(part for part in found if part).decode() for found in _COMPILER.findall(library)]
+    return next((name for name in names if name.startswith("clang")), names[0] if names else "")
+
+
+@cache
+def _compiler(folder: Path) -> str:
+    return next((parse_compiler(file.read_bytes()) for file in folder.glob("libggml-cpu*.so")), "")
 
 
 def _ggml_version(library: ctypes.CDLL) -> str:

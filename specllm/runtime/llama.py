@@ -19,7 +19,7 @@ from specllm.config import ContextConfig
 from specllm.decoding.protocols import Logits, Token
 from specllm.decoding.rollback_trial import N_TRIAL_TOKENS, try_rollback
 from specllm.errors import BackendError, BadModelFile, ContextFull, OutOfMemory
-from specllm.runtime import interrupt, log
+from specllm.runtime import interrupt, log, threadpool
 from specllm.runtime.machine import physical_cores
 from specllm.runtime.memory import SEQUENCE, Replay, Rollback, RollbackKind, Snapshot, States, Trim
 from specllm.runtime.memory_estimate import n_kept_states
@@ -122,6 +122,7 @@ class Weights:
 
     def close(self) -> None:
         if self.handle:
+            self.vocab.close()
             llama_cpp.llama_model_free(self.handle)
             self.handle = None
 
@@ -164,6 +165,7 @@ class LlamaModel:
         self.n_batch = int(llama_cpp.llama_n_batch(self.handle))
         self.n_outputs_max = int(params.n_outputs_max)
         self.threads = threads
+        threadpool.attach(self.handle, threads)
         self._make_batch()
         try:
             self._choose_rollback()

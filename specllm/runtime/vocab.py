@@ -23,7 +23,7 @@ class Vocab:
     """The vocabulary of one loaded model."""
 
     def __init__(self, model: llama_cpp.llama_model_p) -> None:
-        self.handle = llama_cpp.llama_model_get_vocab(model)
+        self._handle = llama_cpp.llama_model_get_vocab(model)
         self.n_tokens = int(llama_cpp.llama_vocab_n_tokens(self.handle))
         self.type = _VOCAB_TYPES.get(int(llama_cpp.llama_vocab_type(self.handle)), "unknown")
         self.bos = int(llama_cpp.llama_vocab_bos(self.handle))  # -1: none
@@ -31,6 +31,16 @@ class Vocab:
         self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(self.handle))
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(self.handle))
         self._pieces: dict[Token, bytes] = {}
+
+    @property
+    def handle(self) -> llama_cpp.llama_vocab_p:
+        """llama.cpp's own; RuntimeError once the model is closed, whose memory it is part of."""
+        if self._handle is None:
+            raise RuntimeError("the vocabulary went with its model")
+        return self._handle
+
+    def close(self) -> None:
+        self._handle = None
 
     @cached_property
     def eog(self) -> frozenset[Token]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specllm.runtime import rebuild
-from specllm.runtime.backend import Device, _devices, _ggml_version, inspect_backend, parse_features
+from specllm.runtime.backend import Device, _devices, _ggml_version, inspect_backend, parse_compiler, parse_features
 
 GIB = 1 << 30
 
@@ -20,6 +21,7 @@ def test_this_build_names_its_version_features_and_a_processor() -> None:
     assert info.binding_version == metadata.version("llama-cpp-python")
     assert info.ggml_version
     assert "CPU" in info.system_info
+    assert bool(info.compiler) == (sys.platform == "linux")
     assert any(device.type == "cpu" and device.total_bytes > 0 for device in info.devices)
     assert info.can_mmap
 
@@ -28,6 +30,19 @@ def test_features_are_those_above_zero() -> None:
     line = "CUDA : ARCHS = 900 | CPU : SSE3 = 1 | AVX512 = 0 | AMX_INT8 = 1 | REPACK = 1 | "
     assert parse_features(line) == {"ARCHS", "SSE3", "AMX_INT8", "REPACK"}
     assert parse_features("") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("comment", "compiler"),
+    [
+        (b"\0clang version 22.1.8\0Linker: LLD 22.1.8\0", "clang 22.1.8"),
+        (b"\0GCC: (Debian 12.2.0-14) 12.2.0\0", "GCC 12.2.0"),
+        (b"\0GCC: (GNU) 14.1\0Ubuntu clang version 19.1.7 (++git)\0", "clang 19.1.7"),
+        (b"\0rustc version 1.80\0", ""),
+    ],
+)
+def test_the_compiler_is_in_the_librarys_comment(comment: bytes, compiler: str) -> None:
+    assert parse_compiler(b"\x7fELF" + comment) == compiler
 
 
 @pytest.mark.parametrize(

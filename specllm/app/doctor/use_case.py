@@ -115,7 +115,8 @@ def _requirements() -> list[str]:
 def check_build(info: BackendInfo) -> Check:
     """The features of llama.cpp against those of the processor."""
     features = listed(sorted(info.features))
-    fact = f"ggml {info.ggml_version or '?'}, {counted(physical_cores(), 'core')}: {features}"
+    made = f"ggml {info.ggml_version or '?'}" + (f" by {info.compiler}" if info.compiler else "")
+    fact = f"{made}, {counted(physical_cores(), 'core')}: {features}"
     rebuild = rebuild_command(info.backend)
     if "AMX_INT8" in info.features and is_virtual_machine():
         danger = "AMX is compiled in, and many virtual machines fault on it"

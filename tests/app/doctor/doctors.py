@@ -19,6 +19,7 @@ PLAIN_BUILD = BackendInfo(
     ggml_version="1.2 abc",
     system_info="",
     features=frozenset({"AVX", "AVX2"}),
+    compiler="clang 22.1.8",
     devices=(Device("CPU", "a processor", "cpu", 4 * GIB, 8 * GIB),),
     can_offload=False,
     can_mmap=True,
