@@ -18,7 +18,7 @@ from specllm.decoding.protocols import GUESSED, Drafter, Sampler, Token
 from specllm.drafters.auto import AutoDrafter
 from specllm.drafters.bridge import BridgeDrafter
 from specllm.drafters.grammar import GUESSED_CHANCE, SPELLED_CHANCE, GrammarDrafter
-from specllm.drafters.lookup import MATCH_PRIOR, MATCH_WEIGHT, LookupDrafter
+from specllm.drafters.lookup import MATCH_CREDIT, MATCH_PRIOR, MATCH_WEIGHT, LookupDrafter
 from specllm.drafters.model import CONFIDENCE_PRIOR, CONFIDENCE_SHARES, ModelDrafter, floor_rule
 from specllm.drafters.none import NoDrafter
 from specllm.drafters.reference import REFERENCE_PRIOR, ReferenceDrafter
@@ -41,8 +41,8 @@ def new_acceptance(kind: TextKind = "prose") -> dict[str, Acceptance]:
     return {
         "grammar": Acceptance({GUESSED: GUESSED_CHANCE}, SPELLED_CHANCE),
         "reference": Acceptance(REFERENCE_PRIOR, 0.9, 30.0),
-        "lookup": Acceptance(MATCH_PRIOR[kind], 0.7, MATCH_WEIGHT),
-        "store": Acceptance(STORE_PRIOR, 0.4),
+        "lookup": Acceptance(MATCH_PRIOR[kind], 0.7, MATCH_WEIGHT, credit=MATCH_CREDIT[kind]),
+        "store": Acceptance(STORE_PRIOR, 0.4, credit=MATCH_CREDIT[kind]),
         "model": Acceptance(CONFIDENCE_PRIOR | {GUESSED: GUESSED_CHANCE}, 0.75),
     }
 

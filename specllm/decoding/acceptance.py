@@ -66,10 +66,14 @@ class Chance:
 class Acceptance:
     """The chances of one drafter, by class of evidence (`Draft.evidence`).
 
-    `prior(class)` is what is believed before anything was seen.
+    `prior(class)` is what is believed before anything was seen; `credit` how many forwards of width 1 drafts that are not
+    nearly sure may lose in an answer before they have gained any.
     """
 
-    def __init__(self, prior: Mapping[int, float], default: float, weight: float = PRIOR_WEIGHT) -> None:
+    def __init__(
+        self, prior: Mapping[int, float], default: float, weight: float = PRIOR_WEIGHT, *, credit: float = math.inf
+    ) -> None:
+        self.credit = credit
         self._prior = prior
         self._default = default
         self._weight = weight

@@ -54,14 +54,15 @@ class CertaintySampler:
         token = self._sampler.pick(logits, context)
         self._n_picked += 1
         if self._n_picked % _EVERY == 0:  # behind the pick: it has brought the row into the processor's cache
-            self._certainty.add(top_probability(logits))
+            self._certainty.add(top_probability(logits, token))
         return token
 
 
-def top_probability(row: npt.NDArray[np.float32]) -> float:
+def top_probability(row: npt.NDArray[np.float32], likely: Token) -> float:
     """The probability of the most likely token, from one row of logits.
 
-    Taken among the tokens within 10 nats of it: half the time of a full softmax over 150,000 tokens.
+    Taken among the tokens that are at most 10 nats less likely than `likely`, which spares looking for the highest first:
+    a third of the time of a full softmax over 150,000 tokens.
     """
-    highest = row.max()
-    return float(1.0 / np.exp(row[row > highest - 10.0] - highest).sum())
+    near = row[row >= row[likely] - 10.0]
+    return float(1.0 / np.exp(near - near.max()).sum())

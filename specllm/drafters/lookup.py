@@ -6,6 +6,7 @@ context: a token costs the same at position 100 and at 100,000.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import cycle, islice
@@ -23,6 +24,9 @@ _CHANCES = {
 }
 MATCH_PRIOR = {kind: dict(enumerate(chances, start=1)) for kind, chances in _CHANCES.items()}
 MATCH_WEIGHT = 6.0  # observations that it counts for
+# Forwards that lookups may lose in an answer before they gain. Prose mostly repeats nothing; in code a hit soon pays for misses,
+# and eight are as good as no bound (simulated on 40 HumanEval answers: 1.98 of plain decoding, without credit 1.93).
+MATCH_CREDIT = {"prose": 0.0, "code": math.inf}
 
 # How many shorter suffixes learn that they occurred here too. Without a bound, text like "aaaa" costs O(n) a token.
 _MAX_NEWEST_UPDATES = 64

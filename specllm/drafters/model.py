@@ -110,7 +110,7 @@ class ModelDrafter:
             pending += free
             row = self._model.forward(pending, logits="last")[0]
             self._fed += pending
-            probability = top_probability(row)
+            probability = top_probability(row, int(row.argmax()))
             evidence.append(bisect_right(CONFIDENCE_STEPS, probability))
             verdict = self.rule(probability, evidence, k)
             token = self._pick(row, extended) if verdict != "drop" or len(evidence) == 1 else None

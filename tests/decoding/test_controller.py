@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -130,6 +131,48 @@ def test_lookup_is_switched_off_on_a_poem_after_code_and_on_again(name):
     code = Machine(v, 0.93, 0.0, seed=2, noise=0.05)
     run_lookup(code, controller, 6000)
     assert code.n_tokens / code.seconds >= 0.95 * best
+
+
+def without_credit(prior: float, v=MACHINES["this"]) -> Controller:
+    return Controller(cost_model(v), {"lookup": Acceptance({}, prior, credit=0.0)})
+
+
+@pytest.mark.parametrize("n_tokens", [5, 20, 80, 320])
+@pytest.mark.parametrize("prior", [0.7, 0.8, 0.9])
+@pytest.mark.parametrize("name", MACHINES)
+def test_without_credit_wrong_drafts_lose_two_percent_of_any_answer(name, prior, n_tokens):
+    """However much is believed of them; a forward is never split, so the last draft may end a little beyond."""
+    v = MACHINES[name]
+    machine = Machine(v, 0.0, 0.0)
+    run_lookup(machine, without_credit(prior, v), n_tokens)
+    assert machine.seconds <= machine.n_tokens * v(1) * 1.021
+
+
+def test_what_is_nearly_sure_needs_no_credit():
+    controller = without_credit(0.8)
+    assert not controller.best_prefix("lookup", (8,) * 20).length
+    controller.acceptance["lookup"] = Acceptance({8: 0.97}, 0.8, credit=0.0)
+    assert controller.best_prefix("lookup", (8,) * 20).length >= 10
+    assert controller.best_prefix("lookup", (8,) * 4 + (2,) * 16).length <= 4  # up to where it is sure
+
+
+@pytest.mark.parametrize("credit", [4.0, math.inf])
+def test_credit_lets_a_first_draft_through(credit):
+    controller = without_credit(0.88)
+    assert not controller.best_prefix("lookup", (8,) * 20).length
+    controller.acceptance["lookup"] = Acceptance({}, 0.88, credit=credit)
+    assert controller.best_prefix("lookup", (8,) * 20).length
+
+
+def test_what_drafts_gained_may_be_lost_again_in_the_same_answer():
+    v = MACHINES["this"]
+    controller = without_credit(0.88)
+    controller.begin()
+    draft = Draft((1,) * 15, "lookup", (30,) * 15)
+    controller.observe(Round((1,) * 16, draft, 0.0, v(16), 0.0))
+    assert controller.best_prefix("lookup", (8,) * 20).length
+    controller.begin()
+    assert not controller.best_prefix("lookup", (8,) * 20).length
 
 
 def test_widths_snap_to_the_good_steps():

@@ -177,3 +177,11 @@ def test_an_id_that_is_never_added_may_differ(vocab, vocab_with):
     draft = vocab_with()
     draft.eos = 9
     assert compare_vocabularies(vocab, draft).differing == frozenset()
+
+
+def test_a_vocabulary_says_that_its_model_is_closed(llama_gguf: Path) -> None:
+    weights = Weights(llama_gguf)
+    weights.close()
+    for use in (lambda: weights.vocab.piece(5), lambda: weights.vocab.text(5), lambda: weights.vocab.is_special(5)):
+        with pytest.raises(RuntimeError, match="went with its model"):
+            use()
