@@ -38,8 +38,8 @@ _DOUBT, _DOUBT_FADES = 0.75, 40.0
 _NO_DOUBT = 0.9  # from that chance on
 # Where a kind of text gives drafts no credit (`Acceptance.credit`), one that is not nearly sure may lose no more than that share
 # of the answer so far and what drafts of its source gained in it. Over the 66 prompts (simulated, the clang build's costs) the
-# worst kind comes from 0.987 to 0.997 of plain decoding, answers below 0.99 from 6 to 1.5 in a hundred, all from 1.067 to 1.059.
-_STAKE = 0.02
+# worst kind comes from 0.987 to 1.000 of plain decoding, answers below 0.99 from 6 to 1.5 in a hundred, all from 1.067 to 1.058.
+_STAKE = 0.005
 # Of what a draft model promises beyond plain decoding, so much is doubted at first, fading alike. With three such tables it takes
 # the worst kind of text from 0.991 to 1.000 and math from 1.20 to 1.15; all kinds together stay at 1.087.
 _MODEL_DOUBT = 0.5

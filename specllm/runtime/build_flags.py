@@ -20,7 +20,7 @@ import platform
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 Compiler = Literal["zig", "system"]
 
@@ -123,19 +123,19 @@ def build_key(version: str, backend: str, flags: list[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Print the CMake flags, the compiler or the key of a build here.")
+    parser = argparse.ArgumentParser(description="Print the CMake flags, or the key of a build, for this machine.")
     parser.add_argument("--backend", choices=BACKENDS, default=default_backend())
     parser.add_argument(
         "--key", metavar="VERSION", help="print the build's key for that llama-cpp-python version instead"
     )
-    parser.add_argument("--compiler", action="store_true", help="print the package of the compiler, if it is one")
+    parser.add_argument("--compiler", choices=get_args(Compiler), default="system", help="whose flags; default: system")
+    parser.add_argument("--choose", action="store_true", help="print which of them scripts/setup takes instead")
     options = parser.parse_args()
-    compiler = choose_compiler(options.backend)
-    flags = cmake_args(options.backend, compiler=compiler)
-    if options.compiler:
-        print(ZIG_REQUIREMENT if compiler == "zig" else "")
+    flags = cmake_args(options.backend, compiler=options.compiler)
+    if options.choose:
+        print(choose_compiler(options.backend))
     elif options.key:
-        origin = [ZIG_REQUIREMENT, YIELDING_PAUSE.read_text("utf-8")] if compiler == "zig" else []
+        origin = [ZIG_REQUIREMENT, YIELDING_PAUSE.read_text("utf-8")] if options.compiler == "zig" else []
         print(build_key(options.key, options.backend, origin + flags))
     else:
         print(" ".join(flags))
