@@ -203,7 +203,6 @@ logger.addHandler(Buffers())
 
 from specllm.app.generation import Session
 from specllm.config import ContextConfig, GenerateConfig, SamplingConfig
-from specllm.decoding.protocols import Round
 from specllm.decoding.sampling import KeyedSampler
 from specllm.drafters.lookup import LookupDrafter
 from specllm.runtime.llama import LlamaModel, Weights

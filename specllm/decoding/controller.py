@@ -165,17 +165,17 @@ class Controller:
         acceptance = self.acceptance[source]
         plain = self.plain()
         may_lose_s = acceptance.credit / plain.rate + _STAKE * self._elapsed_s + self._gained_s[source]
+        most_s = 1.0 / plain.rate + may_lose_s
         best, survival, tokens, is_sure = NOTHING, 1.0, 1.0, True
         power = 1.0 + _DOUBT * _newness(acceptance)
-        for length, chance in enumerate(
-            acceptance.chances(evidence[:n]), start=1
-        ):  # arrays take longer, out of the cache
+        chances = acceptance.chances(evidence[:n])
+        for length, chance in enumerate(chances, start=1):  # arrays take longer: they are not in the cache
             if chance <= _NO_DOUBT:
                 chance, is_sure = chance**power, False
             survival *= chance
             tokens += survival
             seconds = self.cost.seconds(length + 1)
-            if tokens > best.rate * seconds and (is_sure or seconds <= 1.0 / plain.rate + may_lose_s):
+            if tokens > best.rate * seconds and (is_sure or seconds <= most_s):
                 best = Option(length, tokens / seconds)
         return best if best.rate > plain.rate * MIN_GAIN else NOTHING
 

@@ -10,10 +10,10 @@ import pytest
 
 from specllm.config import ContextConfig
 from specllm.runtime import threadpool
-from specllm.runtime.backend import inspect_backend
+from specllm.runtime.backend import parse_features, read_system_info
 from specllm.runtime.llama import LlamaModel, Weights
 
-has_pool = pytest.mark.skipif("OPENMP" in inspect_backend().features, reason="OpenMP keeps its own threads")
+has_pool = pytest.mark.skipif("OPENMP" in parse_features(read_system_info()), reason="OpenMP keeps its own threads")
 
 
 def n_threads() -> int:
