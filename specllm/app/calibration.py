@@ -74,6 +74,7 @@ class Identity:
                 "ggml": build.ggml_version,
                 "features": sorted(build.features),
                 "compiler": build.compiler,
+                "kernels_bytes": build.kernels_bytes,
                 "devices": [device.name for device in build.devices],
                 "processor": processor_name(),
             }

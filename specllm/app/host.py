@@ -42,6 +42,7 @@ def describe_build() -> dict[str, object]:
             "backend": info.backend,
             "features": sorted(info.features),
             "compiler": info.compiler or None,
+            "cpu": info.cpu or None,
             "devices": [device.description or device.name for device in info.devices],
         },
     }

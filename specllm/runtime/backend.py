@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import re
+import json
 import sys
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -22,11 +21,7 @@ from specllm.runtime.rebuild import installed_version
 
 __all__ = ["BackendInfo", "Device", "available_memory_bytes", "inspect_backend", "main", "physical_cores"]
 
-# What compilers leave in a library: how it begins, and all of it. Clang first: what it links may have been made by GCC.
-_COMPILERS = {
-    b"clang version ": re.compile(rb"(clang) version (\d+(?:\.\d+)*)"),
-    b"GCC: (": re.compile(rb"(GCC): \([^)\0]*\) (\d+(?:\.\d+)*)"),
-}
+BUILD_RECORD = "specllm-build.json"  # beside the libraries, written by llama_build.cmake
 
 DeviceType = Literal["cpu", "gpu", "igpu", "accel", "meta", "unknown"]
 DEVICE_TYPES: tuple[DeviceType, ...] = ("cpu", "gpu", "igpu", "accel", "meta")  # enum ggml_backend_dev_type
@@ -55,7 +50,9 @@ class BackendInfo:
     ggml_version: str  # of the vendored llama.cpp, with its commit; empty if it does not say
     system_info: str  # llama_print_system_info
     features: frozenset[str]  # what is switched on in it: AVX2, AVX512, OPENMP, ..
-    compiler: str  # of the processor's kernels, as "clang 22.1.8"; empty where the libraries do not say (not ELF)
+    compiler: str  # as "clang 22.1.8"; empty where whoever built it wrote nothing down
+    cpu: str  # the x86-64 level that SPECLLM_CPU asked for; empty: this processor
+    kernels_bytes: int  # size of the library with the processor's kernels: tells builds apart that wrote nothing down
     devices: tuple[Device, ...]
     can_offload: bool  # llama_supports_gpu_offload
     can_mmap: bool
@@ -78,12 +75,16 @@ def inspect_backend() -> BackendInfo:
 
     llama_cpp.llama_backend_init()
     system_info = read_system_info()
+    folder = Path(llama_cpp.llama_cpp._lib._name).parent
+    record = read_build_record(folder)
     return BackendInfo(
         binding_version=installed_version() or "",
         ggml_version=_ggml_version(llama_cpp.llama_cpp._lib),
         system_info=system_info,
         features=parse_features(system_info),
-        compiler=_compiler(Path(llama_cpp.llama_cpp._lib._name).parent),
+        compiler=record.get("compiler", ""),
+        cpu=record.get("cpu", ""),
+        kernels_bytes=sum(file.stat().st_size for file in folder.glob("*ggml-cpu*") if not file.is_symlink()),
         devices=_devices(llama_cpp.llama_cpp._lib),
         can_offload=bool(llama_cpp.llama_supports_gpu_offload()),
         can_mmap=bool(llama_cpp.llama_supports_mmap()),
@@ -108,18 +109,13 @@ def parse_features(system_info: str) -> frozenset[str]:
     return frozenset(features)
 
 
-def parse_compiler(library: bytes) -> str:
-    """The compiler in an ELF library's comment, which stands near the end; empty where there is none."""
-    for begin, whole in _COMPILERS.items():
-        at = library.rfind(begin)  # 20 ms sooner than the expression finds it
-        if at >= 0 and (found := whole.match(library, at)):
-            return b" ".join(found.groups()).decode()
-    return ""
-
-
-@cache
-def _compiler(folder: Path) -> str:
-    return next((parse_compiler(file.read_bytes()) for file in folder.glob("libggml-cpu*.so")), "")
+def read_build_record(folder: Path) -> dict[str, str]:
+    """What the build of the libraries in `folder` wrote down of itself; nothing where it was made some other way."""
+    try:
+        record = json.loads((folder / BUILD_RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {name: text for name, text in record.items() if isinstance(text, str)} if isinstance(record, dict) else {}
 
 
 def _ggml_version(library: ctypes.CDLL) -> str:

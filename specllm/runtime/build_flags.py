@@ -17,6 +17,7 @@ import argparse
 import hashlib
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,15 +26,21 @@ from typing import Literal, get_args
 Compiler = Literal["zig", "system"]
 
 YIELDING_PAUSE = Path(__file__).with_name("yielding_pause.h")  # goes into what zig compiles
+LLAMA_BUILD = Path(__file__).with_name("llama_build.cmake")  # CMake reads it with llama.cpp's own files
 
-# Clang with its own headers and libraries as one package of the index, for machines with any compiler or none.
+# Clang with its own headers and libraries as one package of the index, for machines with any compiler or none. One file
+# serves every x86 Linux.
 ZIG_REQUIREMENT = "ziglang==0.17.1"
+ZIG_SHA256 = "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54"
+
+# The source distribution of the llama-cpp-python that pyproject.toml asks for.
+SOURCES_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 
 BACKENDS = ("cpu", "cuda", "metal", "vulkan")
 X86_MACHINES = ("x86_64", "amd64")
 
 # The multimodal library is not used here and takes 2.5 of 7 minutes of a two-core build.
-COMMON = ("-DLLAVA_BUILD=OFF",)
+COMMON = ("-DLLAVA_BUILD=OFF", f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={LLAMA_BUILD.as_posix()}")
 
 # CMake option -> the names in /proc/cpuinfo that must all be there.
 X86_EXTENSIONS = {
@@ -52,10 +59,14 @@ X86_EXTENSIONS = {
 # Clang's name of what all of the code may use -> what must be there for it, best first. Kernels get the flags above too.
 X86_LEVELS = {
     "x86_64_v4": X86_EXTENSIONS["GGML_AVX512"],
-    "x86_64_v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"},
+    "x86_64_v3": {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"},
     "x86_64_v2": {"ssse3", "sse4_1", "sse4_2", "popcnt", "cx16"},
     "x86_64": frozenset[str](),
 }
+
+# Environment variable: the processor to build for, for a folder that is copied to other machines. The psABI's names of the
+# levels above, such as x86-64-v3; without it the processor at hand.
+CPU_VARIABLE = "SPECLLM_CPU"
 
 
 def default_backend(system: str = sys.platform) -> str:
@@ -76,6 +87,22 @@ def processor_extensions(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str
     return frozenset()
 
 
+def wanted_extensions(cpu: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """The extensions to build for: those of the x86-64 level called `cpu`, or of this processor where that is empty.
+
+    Raises ValueError for another name.
+    """
+    if not cpu:
+        return processor_extensions(cpuinfo)
+    levels = list(X86_LEVELS)
+    name = cpu.lower().replace("-", "_")
+    if name not in levels:
+        raise ValueError(
+            f"{CPU_VARIABLE}={cpu} is no x86-64 level: use {', '.join(x.replace('_', '-') for x in levels)}"
+        )
+    return frozenset().union(*(X86_LEVELS[level] for level in levels[levels.index(name) :]))
+
+
 def choose_compiler(
     backend: str, *, machine: str | None = None, system: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> Compiler:
@@ -92,19 +119,27 @@ def cmake_args(
     machine: str | None = None,
     system: str | None = None,
     extensions: frozenset[str] | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> list[str]:
     """The flags for `CMAKE_ARGS`, most general first.
 
-    Where the x86 extensions are not known, ggml's portable default (AVX2) stands.
+    Where the x86 extensions are not known, ggml's portable default (AVX2) stands. Raises ValueError where SPECLLM_CPU
+    names no processor.
     """
     machine = machine or platform.machine()
     system = system or sys.platform
-    extensions = processor_extensions() if extensions is None else extensions
-    flags = list(COMMON)
+    cpu = environment.get(CPU_VARIABLE, "")
+    if cpu and machine.lower() not in X86_MACHINES:
+        raise ValueError(f"{CPU_VARIABLE} names x86-64 levels, and this is {machine}: unset it")
+    extensions = wanted_extensions(cpu) if extensions is None else extensions
+    flags = [*COMMON, f"-DSPECLLM_CPU={cpu}"] if cpu else list(COMMON)
     if compiler == "zig":  # it means this processor, AMX and all, where it is not told; it brings no OpenMP
         level = next(name for name, needs in X86_LEVELS.items() if needs <= extensions)
         flags += [f"-DCMAKE_{language}_FLAGS=-mcpu={level}" for language in ("C", "CXX")]
         flags.append("-DGGML_OPENMP=OFF")
+        # CMake's own trials compile and do not link: the first link makes clang's C++ library (75 s of one core), which
+        # ninja then does beside other work.
+        flags.append("-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY")
     if machine.lower() in X86_MACHINES:
         flags.append("-DGGML_NATIVE=OFF")
         if extensions:
@@ -116,29 +151,29 @@ def cmake_args(
     return flags
 
 
-def build_key(version: str, backend: str, flags: list[str]) -> str:
+def build_key(
+    version: str, backend: str, compiler: Compiler, flags: list[str], environment: Mapping[str, str] = os.environ
+) -> str:
     """A folder name that differs whenever the built library would differ; pip's own cache ignores CMAKE_ARGS."""
-    digest = hashlib.sha256(" ".join([*flags, platform.machine(), sys.platform]).encode()).hexdigest()[:8]
+    if compiler == "zig":
+        made_by = [ZIG_SHA256, YIELDING_PAUSE.read_text("utf-8")]
+    else:
+        made_by = [environment.get(name, "") for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS")]
+    parts = [*made_by, SOURCES_SHA256, LLAMA_BUILD.read_text("utf-8"), platform.machine(), sys.platform]
+    parts += [flag for flag in flags if LLAMA_BUILD.as_posix() not in flag]  # where it lies makes no difference
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
     return f"llama-cpp-python-{version}-{backend}-{digest}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Print the CMake flags, or the key of a build, for this machine.")
+    parser = argparse.ArgumentParser(description="Print the CMake flags for this machine, as CMAKE_ARGS takes them.")
     parser.add_argument("--backend", choices=BACKENDS, default=default_backend())
-    parser.add_argument(
-        "--key", metavar="VERSION", help="print the build's key for that llama-cpp-python version instead"
-    )
     parser.add_argument("--compiler", choices=get_args(Compiler), default="system", help="whose flags; default: system")
-    parser.add_argument("--choose", action="store_true", help="print which of them scripts/setup takes instead")
     options = parser.parse_args()
-    flags = cmake_args(options.backend, compiler=options.compiler)
-    if options.choose:
-        print(choose_compiler(options.backend))
-    elif options.key:
-        origin = [ZIG_REQUIREMENT, YIELDING_PAUSE.read_text("utf-8")] if options.compiler == "zig" else []
-        print(build_key(options.key, options.backend, origin + flags))
-    else:
-        print(" ".join(flags))
+    try:
+        print(shlex.join(cmake_args(options.backend, compiler=options.compiler)))
+    except ValueError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

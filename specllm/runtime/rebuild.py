@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from importlib import metadata
 from pathlib import Path
 
@@ -42,6 +43,6 @@ def rebuild_command(backend: str | None = None, *, checkout: Path | None = None)
     version = pinned_version() or installed_version()
     wanted = f"{BINDING}=={version}" if version else BINDING
     return (
-        f'CMAKE_ARGS="{" ".join(cmake_args(backend))}" pip install --force-reinstall --no-cache-dir '
+        f"CMAKE_ARGS={shlex.quote(shlex.join(cmake_args(backend)))} pip install --force-reinstall --no-cache-dir "
         f"--no-binary {BINDING} {wanted}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from specllm.runtime import build_flags
 from specllm.runtime.build_flags import (
     BACKENDS,
+    LLAMA_BUILD,
     X86_EXTENSIONS,
     X86_LEVELS,
     YIELDING_PAUSE,
@@ -21,6 +23,7 @@ from specllm.runtime.build_flags import (
     build_key,
     choose_compiler,
     cmake_args,
+    default_backend,
 )
 
 AVX512 = X86_EXTENSIONS["GGML_AVX512"]
@@ -70,30 +73,73 @@ def test_only_zig_is_told_of_levels_and_goes_without_openmp() -> None:
     assert not [flag for flag in flags if "CMAKE_C_FLAGS" in flag or "OPENMP" in flag]
 
 
-def test_builds_that_differ_have_different_folders() -> None:
-    kinds = [
-        [*origin, *cmake_args(backend, compiler=compiler, machine="x86_64", system="linux", extensions=extensions)]
-        for compiler, backend, extensions in itertools.product(COMPILERS, ("cpu", "cuda"), (AVX512, frozenset[str]()))
-        for origin in ([], ["another compiler"])
-    ]
-    keys = [build_key(version, "cpu", flags) for flags in kinds for version in ("0.3.36", "0.3.37")]
+def test_builds_that_differ_have_different_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [
+        build_key(version, "cpu", compiler, cmake_args(backend, compiler=compiler, machine="x86_64", system="linux",
+                                                       extensions=extensions), environment)
+        for version, compiler, backend, extensions in itertools.product(
+            ("0.3.36", "0.3.37"), COMPILERS, ("cpu", "cuda"), (AVX512, frozenset[str]())
+        )
+        for environment in ({}, {"CC": "gcc-14"}, {"CFLAGS": "-g"})[: 3 if compiler == "system" else 1]
+    ]  # fmt: skip
+    for name in ("ZIG_SHA256", "SOURCES_SHA256"):
+        with monkeypatch.context() as patch:
+            patch.setattr(build_flags, name, "other")
+            keys.append(build_key("0.3.36", "cpu", "zig", []))
     assert len(set(keys)) == len(keys)
 
 
-def test_the_script_prints_a_key_for_these_flags_and_this_compiler(
+def test_the_folder_does_not_depend_on_where_the_checkout_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = build_key("0.3.36", "cpu", "zig", cmake_args("cpu", compiler="zig"))
+    moved = tmp_path / "another place" / LLAMA_BUILD.name
+    moved.parent.mkdir()
+    moved.write_text(LLAMA_BUILD.read_text())
+    flags = [flag.replace(LLAMA_BUILD.as_posix(), moved.as_posix()) for flag in cmake_args("cpu", compiler="zig")]
+    monkeypatch.setattr(build_flags, "LLAMA_BUILD", moved)
+    assert build_key("0.3.36", "cpu", "zig", flags) == here
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86_64_v3", "X86-64-V3"])
+def test_the_processor_to_build_for_can_be_named(name: str) -> None:
+    everything = frozenset().union(*X86_EXTENSIONS.values(), *X86_LEVELS.values())
+    for compiler in COMPILERS:
+        flags = cmake_args(
+            "cpu", compiler=compiler, machine="x86_64", system="linux", environment={"SPECLLM_CPU": name}
+        )
+        assert {"-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_AVX512=OFF", f"-DSPECLLM_CPU={name}"} <= set(flags)
+        assert ("-DCMAKE_C_FLAGS=-mcpu=x86_64_v3" in flags) == (compiler == "zig")
+    assert build_flags.wanted_extensions(name) < everything
+
+
+def test_levels_hold_all_that_the_lower_ones_hold() -> None:
+    levels = [build_flags.wanted_extensions(name) for name in X86_LEVELS]
+    assert all(lower < higher for higher, lower in itertools.pairwise(levels))
+    assert all(needs <= levels[0] for name, needs in X86_EXTENSIONS.items() if not name.startswith("GGML_AVX512_"))
+
+
+@pytest.mark.parametrize(("cpu", "machine"), [("pentium", "x86_64"), ("x86-64-v9", "x86_64"), ("x86-64-v3", "aarch64")])
+def test_a_processor_that_cannot_be_is_refused(cpu: str, machine: str) -> None:
+    with pytest.raises(ValueError, match="SPECLLM_CPU"):
+        cmake_args("cpu", machine=machine, system="linux", environment={"SPECLLM_CPU": cpu})
+
+
+def test_the_command_prints_flags_that_a_shell_reads_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build_flags, "COMMON", (f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={tmp_path}/two words.cmake",))
+    monkeypatch.setattr("sys.argv", ["build_flags", "--compiler", "zig"])
+    build_flags.main()
+    assert shlex.split(capsys.readouterr().out) == cmake_args(default_backend(), compiler="zig")
+
+
+def test_the_command_refuses_a_processor_that_cannot_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def printed(*arguments: str) -> str:
-        monkeypatch.setattr("sys.argv", ["build_flags", *arguments])
+    monkeypatch.setattr("sys.argv", ["build_flags"])
+    monkeypatch.setenv("SPECLLM_CPU", "pentium")
+    with pytest.raises(SystemExit, match="2"):
         build_flags.main()
-        return capsys.readouterr().out.strip()
-
-    system, zig = ([printed(*which), printed(*which, "--key", "0.3.36")] for which in ((), ("--compiler", "zig")))
-    assert not {*system} & {*zig}
-    assert system == [printed("--compiler", "system"), printed("--compiler", "system", "--key", "0.3.36")]
-    assert printed("--choose") in COMPILERS
-    monkeypatch.setattr(build_flags, "ZIG_REQUIREMENT", "ziglang==99")
-    assert printed("--compiler", "zig", "--key", "0.3.36") != zig[1]
+    assert "SPECLLM_CPU" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(

@@ -117,11 +117,13 @@ def check_build(info: BackendInfo) -> Check:
     features = listed(sorted(info.features))
     made = f"ggml {info.ggml_version or '?'}" + (f" by {info.compiler}" if info.compiler else "")
     fact = f"{made}, {counted(physical_cores(), 'core')}: {features}"
+    if info.cpu:
+        fact = f"{fact}; built for {info.cpu}, as SPECLLM_CPU asked"
     rebuild = rebuild_command(info.backend)
     if "AMX_INT8" in info.features and is_virtual_machine():
         danger = "AMX is compiled in, and many virtual machines fault on it"
         return Check("llama.cpp", "warn", f"{fact}; {danger}", rebuild)
-    if unused := unused_extensions(info.features):
+    if not info.cpu and (unused := unused_extensions(info.features)):
         return Check("llama.cpp", "warn", f"{fact}; the processor also has {listed(unused)}", rebuild)
     return Check("llama.cpp", "ok", fact)
 
