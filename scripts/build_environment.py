@@ -250,7 +250,9 @@ def clang(status: Status, folder: Path) -> Iterator[dict[str, str]]:
         "ar": "ar",  # this and the next one CMake finds beside the compiler
         "ranlib": "ranlib",
     }.items():
-        (bin / name).write_text(f'#!/bin/sh\nexec {zig} {arguments} "$@"\n', encoding="utf-8")
+        # CMake links a file to learn which compiler this is. Compiled is enough, and no link is made before ninja runs.
+        only_compiles = 'case " $* " in *CompilerId.c*) set -- -c "$@" ;; esac\n' if name in ("cc", "c++") else ""
+        (bin / name).write_text(f'#!/bin/sh\n{only_compiles}exec {zig} {arguments} "$@"\n', encoding="utf-8")
         (bin / name).chmod(0o755)
     yield {"CC": str(bin / "cc"), "CXX": str(bin / "c++"), "ZIG_GLOBAL_CACHE_DIR": str(tools / "cache")}
     shutil.rmtree(tools)
