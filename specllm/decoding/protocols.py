@@ -34,7 +34,8 @@ class LanguageModel(Protocol):
     def forward(self, tokens: Sequence[Token], *, logits: Literal["all", "last", "none"] = "all") -> Logits:
         """Appends `tokens` to the KV cache; returns (rows, n_vocab) with one row per token, one, or none.
 
-        The rows may be a view that the next forward overwrites.
+        It returns when the device has computed them, also where no rows are asked for: a clock read before and after tells
+        what the forward took. The same holds for `rollback`. The rows may be a view that the next forward overwrites.
         """
         ...
 

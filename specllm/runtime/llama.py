@@ -255,12 +255,14 @@ class LlamaModel:
         self._decode_all(tokens, self.n_past, is_last_wanted=False)
 
     def _decode_all(self, tokens: Sequence[Token], n_past: int, *, is_last_wanted: bool) -> Logits:
-        """Feeds `tokens` in pieces of n_batch; returns (1, n_vocab) for the last one or (0, n_vocab)."""
+        """Feeds `tokens` in pieces of n_batch; returns (1, n_vocab) for the last one or (0, n_vocab), all of them computed."""
         rows = np.empty((0, self.vocab.n_tokens), dtype=np.float32)
         for i in range(0, len(tokens), self.n_batch):
             piece = tokens[i : i + self.n_batch]
             is_last = i + len(piece) == len(tokens)
             rows = self._decode(piece, n_past + i, n_outputs=int(is_last and is_last_wanted))
+        if not is_last_wanted:  # logits are waited for where they are read
+            llama_cpp.llama_synchronize(self.handle)
         return rows
 
     def _decode(self, tokens: Sequence[Token], n_past: int, *, n_outputs: int) -> Logits:
