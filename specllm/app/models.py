@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specllm.errors import ConfigError, ModelNotFound
 from specllm.models import catalogue, store
-from specllm.models.entries import DrafterName, Model, PathSource, is_safe_name
+from specllm.models.entries import NAME_HINT, DrafterName, Model, PathSource, is_safe_name
 from specllm.models.progress import NoProgress, Progress
 from specllm.models.registry import Registry
 from specllm.models.store import Verified, installed_path
@@ -133,7 +133,7 @@ def add_model(name: str, file: Path, made_of: str | None = None) -> Added:
     """
     registry = Registry.load()
     if not is_safe_name(name):
-        raise ConfigError(f"{name!r} cannot be a name", "use letters, digits and . _ + - only")
+        raise ConfigError(f"{name!r} cannot be a name", NAME_HINT)
     if name in registry.models or name in registry.pairs:
         raise ConfigError(f"there is a {name} already", f"choose another name, or edit {store.user_models_file()}")
     path = file.expanduser().absolute()

@@ -74,7 +74,7 @@ def write_whole(path: Path, content: bytes) -> None:
     target = Path(os.path.realpath(path))
     with storage_errors(path):
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".specllm-")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)

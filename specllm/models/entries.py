@@ -15,7 +15,10 @@ from typing import Literal
 DrafterName = Literal["auto", "model", "lookup", "none"]
 DRAFTERS: tuple[DrafterName, ...] = ("auto", "model", "lookup", "none")
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,95}")
+MAX_FILE_NAME = 255  # bytes: what the file systems in use allow
+MAX_NAME = MAX_FILE_NAME - len(".gguf")  # `.json` and `.lock`, which are added to names too, are as long
+NAME_HINT = f"use letters, digits and . _ + - only, at most {MAX_NAME}"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,%d}" % (MAX_NAME - 1))
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 _SPLIT = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"\{(?P<which>[ni])(?::(?P<width>0[1-9]))?\}")
@@ -30,7 +33,7 @@ def is_safe_name(name: str) -> bool:
 
 def is_safe_file(name: str) -> bool:
     """True for a safe name that ends in .gguf."""
-    return is_safe_name(name) and name.lower().endswith(".gguf")
+    return name.lower().endswith(".gguf") and is_safe_name(name[: -len(".gguf")])
 
 
 def is_safe_repo(repo: str) -> bool:

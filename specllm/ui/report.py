@@ -73,7 +73,7 @@ def write_report(document: Mapping[str, object], path: Path) -> None:
     partial = None
     try:
         target = Path(os.path.realpath(path))
-        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.", suffix=".partial")
+        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=".specllm-", suffix=".partial")
         with os.fdopen(handle, "wb") as file:
             file.write(text.encode("utf-8", errors="replace"))
             file.flush()

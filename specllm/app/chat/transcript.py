@@ -52,7 +52,7 @@ def save(path: Path, transcript: Transcript, model: str, *, may_replace: bool) -
 
 def _write_whole(target: Path, content: bytes) -> None:
     """A file that is there holds `content`, or (on any error) what it held before; it keeps its mode."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".specllm-")
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:

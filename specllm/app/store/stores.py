@@ -22,7 +22,7 @@ from specllm.decoding.protocols import Token
 from specllm.drafters.store import MIN_MATCH, TOKEN_BYTES, StoreDrafter, encode
 from specllm.errors import ConfigError, StorageError
 from specllm.models.disk import locked
-from specllm.models.entries import is_safe_name
+from specllm.models.entries import NAME_HINT, is_safe_name
 from specllm.runtime.vocab import Vocab, detokenize
 from specllm.runtime.vocab_digest import vocabulary_digest
 
@@ -45,7 +45,7 @@ def stores_dir() -> Path:
 def store_folder(name: str) -> Path:
     """Where the store lies, or would; raises ConfigError for what is no name."""
     if not is_safe_name(name):
-        raise ConfigError(f"{name!r} cannot be the name of a store", "use letters, digits and . _ + - only")
+        raise ConfigError(f"{name!r} cannot be the name of a store", NAME_HINT)
     return stores_dir() / name
 
 

@@ -8,6 +8,7 @@ per token (see `logprobs.described`). The last line also says how the answer `en
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +39,12 @@ class Chunk(Protocol):
     def source(self) -> str: ...
 
 
+def _partial_beside(target: Path) -> Path:
+    """Another process has another one, and its name is short however long the file's own is: names end at 255 bytes."""
+    digest = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]
+    return target.with_name(f".specllm-{digest}-{os.getpid()}.partial")
+
+
 class TraceWriter:
     """Writes beside the file and renames when done, so that an older trace is replaced whole or not at all.
 
@@ -55,7 +62,7 @@ class TraceWriter:
                 raise IsADirectoryError(21, "it is a folder")
             self._target = Path(os.path.realpath(path))  # a link stays a link
             is_special = path.exists() and not path.is_file()
-            self._partial = None if is_special else self._target.with_name(f".{path.name}.{os.getpid()}.partial")
+            self._partial = None if is_special else _partial_beside(self._target)
             self._file = (self._partial or self._target).open("w", encoding="utf-8")
 
     def __enter__(self) -> TraceWriter:
