@@ -5,6 +5,7 @@ Counts only, never text or drafts. They age: what was seen a month ago counts ha
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from typing import Any, Literal
 
 from specllm.app.calibration import cache_dir, keep, read
 from specllm.decoding.acceptance import Acceptance
+from specllm.errors import StorageError
+from specllm.models.disk import locked
 
 HALF_LIFE_DAYS = 30.0
 MOST = 60.0  # observations that old runs may count for: today's text soon knows better
@@ -51,8 +54,12 @@ def restore(file: Path, kind: str, sources: Mapping[str, Acceptance], *, now: da
 
 def save(file: Path, kind: str, sources: Mapping[str, Acceptance]) -> None:
     """Keeps what the drafters know now for that kind of text, beside what is kept for others."""
-    known: dict[str, Any] = read(file) or {}
-    kinds = known.get("kinds")
-    kinds = dict(kinds) if isinstance(kinds, dict) else {}
-    kinds[kind] = {source: acceptance.counts() for source, acceptance in sources.items()}
-    keep(file, {"kinds": kinds})
+    with (
+        contextlib.suppress(StorageError),
+        locked(file.with_name("lock")),
+    ):  # a cache that cannot be written is done without
+        known: dict[str, Any] = read(file) or {}
+        kinds = known.get("kinds")
+        kinds = dict(kinds) if isinstance(kinds, dict) else {}
+        kinds[kind] = {source: acceptance.counts() for source, acceptance in sources.items()}
+        keep(file, {"kinds": kinds})

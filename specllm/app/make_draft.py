@@ -85,7 +85,7 @@ def make_draft(request: DraftRequest, notice: Notice) -> MadeDraft:
     remade = Remade.of(request.source, request.output, "draft")
     source, header = remade.source, remade.header
     kept, coverage = _kept_tokens(request, source.path, header.n_vocab)
-    with remade.workplace() as place:
+    with remade.workplace(notice) as place:
         best, candidates = _requantized(request, source.path, place, notice)
         n_kept = header.n_vocab
         if kept:

@@ -99,7 +99,7 @@ def make_target(request: TargetRequest, notice: Notice) -> MadeTarget:
         raise ConfigError("a target in the source's own numbers is the source", "take another --type")
     remade = Remade.of(request.source, request.output, "target")
     threads = request.threads or physical_cores()
-    with remade.workplace() as place:
+    with remade.workplace(notice) as place:
         tried = {remade.source.path: _measured(remade.source.path, "source", threads)}
         for file_type in request.types:
             notice(f"quantizing to {file_type}")

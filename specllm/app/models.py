@@ -131,16 +131,27 @@ def add_model(name: str, file: Path, made_of: str | None = None) -> Added:
 
     `made_of`: the model that it was made of just now; then its digest is on record, which nobody else could promise.
     """
-    registry = Registry.load()
     if not is_safe_name(name):
         raise ConfigError(f"{name!r} cannot be a name", NAME_HINT)
+    path = file.expanduser().absolute()
+    with store.changing_user_file():
+        require_free(name)
+        store.check_gguf(path)
+        model = Model(name=name, file=path.name, sources=(PathSource(path=path),))
+        if made_of is not None:
+            store.record_made(model, made_of)
+        try:
+            user_file = store.add_entry(name, path)
+        except BaseException:
+            store.forget_digest(model)
+            raise
+        if made_of is None:
+            store.forget_digest(model)
+    return Added(name=name, path=path, user_file=user_file)
+
+
+def require_free(name: str) -> None:
+    """Raises ConfigError where a model or a pair has that name."""
+    registry = Registry.load()
     if name in registry.models or name in registry.pairs:
         raise ConfigError(f"there is a {name} already", f"choose another name, or edit {store.user_models_file()}")
-    path = file.expanduser().absolute()
-    store.check_gguf(path)
-    model = Model(name=name, file=path.name, sources=(PathSource(path=path),))
-    if made_of is None:
-        store.forget_digest(model)
-    else:
-        store.record_made(model, made_of)
-    return Added(name=name, path=path, user_file=store.append_entry(name, path))

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from specllm.app.models import LocatedModel, add_model, locate
+from specllm.app.models import LocatedModel, add_model, locate, require_free
 from specllm.app.offload import plan_gpu_layers
 from specllm.config import ContextConfig
 from specllm.errors import ConfigError
-from specllm.models.disk import make_folder, move_whole, require_space, storage_errors
+from specllm.models.disk import locked, make_folder, move_whole, require_space, storage_errors
 from specllm.models.entries import is_safe_name
 from specllm.models.gguf_header import GgufHeader, read_header
-from specllm.models.registry import Registry
-from specllm.models.store import models_dir
+from specllm.models.store import lock_file, models_dir
 from specllm.runtime.llama import LlamaModel, Weights
 from specllm.runtime.quantize import FILE_TYPES
 from specllm.runtime.trimmed_vocab import open_context, read_trimmed
@@ -67,30 +67,42 @@ class Remade:
             raise ConfigError(
                 f"{path.stem!r} cannot be a name", "name the file with -o: letters, digits and . _ + - before its .gguf"
             )
-        registry = Registry.load()
-        if path.exists() or path.stem in registry.models or path.stem in registry.pairs:
-            raise ConfigError(
-                f"there is a {path.stem} already", "choose another file with -o, or remove that one and its entry"
-            )
-        return cls(source, header, path.stem, path)
+        remade = cls(source, header, path.stem, path)
+        remade._require_free()
+        return remade
 
     @contextlib.contextmanager
-    def workplace(self) -> Iterator[Path]:
-        """A folder beside the file to be, gone afterwards. Raises StorageError where there is no room."""
+    def workplace(self, notice: Callable[[str], None]) -> Iterator[Path]:
+        """A folder beside the file to be, gone afterwards, in which nobody else makes a model of that name.
+
+        Raises ConfigError where somebody else has made one meanwhile, StorageError where there is no room.
+        """
         folder = make_folder(self.path.parent)
         _clear_left_over(folder)
-        require_space(folder, _COPIES * self.header.file_bytes)
-        with storage_errors(self.path), tempfile.TemporaryDirectory(dir=folder, prefix=_PLACE) as place:
-            yield Path(place)
+        with locked(lock_file(self.name), lambda: notice(f"another specllm makes {self.name}; waiting")):
+            self._require_free()
+            require_space(folder, _COPIES * self.header.file_bytes)
+            with storage_errors(self.path), tempfile.TemporaryDirectory(dir=folder, prefix=_PLACE) as place:
+                yield Path(place)
 
     def keep(self, made: Path) -> None:
         """Moves what was made to its place and gives it its name."""
+        self._require_free()
+        ours = made.stat()
         try:
             move_whole(made, self.path)
             add_model(self.name, self.path, made_of=self.source.name if self.source.model else str(self.source.path))
         except BaseException:  # without its name it would only be in the way of the next attempt
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                if os.path.samestat(self.path.stat(), ours):  # a file of somebody else's stays
+                    self.path.unlink()
             raise
+
+    def _require_free(self) -> None:
+        """Raises ConfigError where the file is there or the name is taken."""
+        if self.path.exists():
+            raise ConfigError(f"there is a {self.name} already", f"choose another file with -o, or remove {self.path}")
+        require_free(self.name)
 
 
 def _clear_left_over(folder: Path) -> None:

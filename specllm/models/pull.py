@@ -79,7 +79,7 @@ def pull(model: Model, progress: Progress) -> Pulled:
             "put it back, or remove the entry from your models.toml",
         )
     make_folder(models_dir())
-    with locked(lock_file(model), lambda: progress.message(f"another specllm is pulling {model.name}; waiting")):
+    with locked(lock_file(model.name), lambda: progress.message(f"another specllm is pulling {model.name}; waiting")):
         if (path := installed_path(model)) is not None:
             return _already_there(model, path)
         folder = make_folder(partial_dir(model))

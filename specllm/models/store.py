@@ -8,16 +8,17 @@ CONFIG_DIR/models.toml          the user's own entries
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
 from specllm.errors import BadModelFile, ConfigError, DigestMismatch, ModelNotFound, StorageError
-from specllm.models.disk import sha256_of, storage_error, storage_errors, write_whole
+from specllm.models.disk import locked, sha256_of, storage_error, storage_errors, write_whole
 from specllm.models.entries import Model, is_safe_name, split_part
 
 GGUF_MAGIC = b"GGUF"
@@ -51,8 +52,9 @@ def partial_dir(model: Model) -> Path:
     return models_dir() / ".partial" / model.name
 
 
-def lock_file(model: Model) -> Path:
-    return models_dir() / ".partial" / f"{model.name}.lock"
+def lock_file(name: str) -> Path:
+    """Whoever pulls or makes the model of that name holds it."""
+    return models_dir() / ".partial" / f"{name}.lock"
 
 
 def installed_path(model: Model) -> Path | None:
@@ -225,12 +227,27 @@ def mismatch(
     return DigestMismatch(f"{path} is not the expected file: sha256 {actual}, expected {expected}{sizes}", hint)
 
 
-def append_entry(name: str, path: Path) -> Path:
-    """The user's models.toml has an entry `name` for the file `path`, after all that was there; returns its
-    path.
+@contextlib.contextmanager
+def changing_user_file() -> Iterator[None]:
+    """Nobody else changes the user's models.toml inside: from the look at which names are free to the new entry."""
+    with locked(user_models_file().with_name(".models.lock")):
+        yield
 
-    The old text is kept to the byte. The caller has checked that the name is free and the file is a GGUF.
+
+def add_entry(name: str, path: Path) -> Path:
+    """The user's models.toml has an entry `name` for the file `path`; returns where models.toml is.
+
+    The caller has checked, inside the same `changing_user_file`, that the name is free and the file a GGUF.
     """
+    return append_to_user_file(
+        f"[models.{_quoted(name)}]",
+        f"bytes = {size_on_disk(path)}",
+        f'sources = [{{ kind = "path", path = {_quoted(str(path))} }}]',
+    )
+
+
+def append_to_user_file(*lines: str) -> Path:
+    """The user's models.toml has these lines after all that was there, which is kept to the byte; returns where it is."""
     from specllm.models.parse import parse
 
     file = user_models_file()
@@ -247,13 +264,7 @@ def append_entry(name: str, path: Path) -> Path:
     gap = end if old else ""
     if old and not old.endswith("\n"):
         gap += end
-    lines = (
-        f"[models.{_quoted(name)}]",
-        f"bytes = {size_on_disk(path)}",
-        f'sources = [{{ kind = "path", path = {_quoted(str(path))} }}]',
-        "",
-    )
-    new = old + gap + end.join(lines)
+    new = old + gap + end.join((*lines, ""))
     parse(new, file)
     write_whole(file, new.encode())
     return file

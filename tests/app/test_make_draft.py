@@ -52,6 +52,14 @@ def test_the_fastest_is_kept_under_a_name(llama_gguf: Path, tmp_path: Path, cost
         make_draft(request, quiet)
 
 
+def test_a_file_that_appeared_meanwhile_is_left_alone(llama_gguf: Path, tmp_path: Path, costs) -> None:
+    output = tmp_path / "fast.gguf"
+    request = DraftRequest(source=str(llama_gguf), output=output, types=("q4_0",), vocab_top=0)
+    with pytest.raises(ConfigError, match="there is a fast already"):
+        make_draft(request, lambda text: output.write_text("mine", encoding="utf-8"))
+    assert output.read_text(encoding="utf-8") == "mine"
+
+
 def test_without_a_gain_nothing_is_written(llama_gguf: Path, tmp_path: Path, costs) -> None:
     costs["q8_0"] = 1.2
     output = tmp_path / "slow.gguf"

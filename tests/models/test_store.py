@@ -154,8 +154,18 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(
     monkeypatch.setattr(disk, "sync", full)
     with pytest.raises(StorageError, match="no space left"):
         app.add_model("x", gguf(tmp_path / "x.gguf"))
-    assert [path.name for path in user_file.parent.iterdir()] == ["models.toml"]
+    assert {path.name for path in user_file.parent.iterdir()} == {"models.toml", ".models.lock"}
     assert user_file.read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize("made_of", [None, "y"])
+def test_a_model_that_got_no_entry_has_no_digest_on_record(
+    made_of: str | None, user_file: Path, models_dir: Path, tmp_path: Path
+) -> None:
+    path = gguf(tmp_path / "a path that\nno entry can have.gguf")
+    with pytest.raises(ConfigError, match=r"cannot be written to models\.toml"):
+        app.add_model("x", path, made_of=made_of)
+    assert recorded_digest(tiny_model(name="x")) is None
 
 
 @pytest.mark.skipif(os.name == "nt", reason="symlinks need rights on Windows")

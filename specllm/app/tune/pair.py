@@ -7,11 +7,10 @@ from pathlib import Path
 
 from specllm.app.generate import Plan
 from specllm.errors import ConfigError
-from specllm.models.disk import write_whole
 from specllm.models.entries import DrafterName, Pair
 from specllm.models.parse import parse
 from specllm.models.registry import Registry
-from specllm.models.store import user_models_file
+from specllm.models.store import append_to_user_file, changing_user_file, user_models_file
 
 
 def pair_entry(plan: Plan, drafter: DrafterName) -> Pair | None:
@@ -48,13 +47,8 @@ def check_applicable(plan: Plan) -> None:
 
 def apply(pair: Pair) -> Path:
     """The user's models.toml has the pair, after all that was there; returns its path."""
-    file = user_models_file()
-    old = _text(file)
-    gap = "" if not old else "\n" if old.endswith("\n") else "\n\n"
-    new = f"{old}{gap}{as_toml(pair)}"
-    parse(new, file)
-    write_whole(file, new.encode())
-    return file
+    with changing_user_file():
+        return append_to_user_file(*as_toml(pair).splitlines())
 
 
 def _text(file: Path) -> str:
