@@ -174,13 +174,14 @@ def test_real_models_take_what_was_estimated(name: str, caplog: pytest.LogCaptur
 
 
 MEASURE = """
-import os, sys
+import sys
 from pathlib import Path
 from specllm.config import ContextConfig
 from specllm.runtime.llama import LlamaModel, Weights
 
 def resident_bytes():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    facts = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return [int(facts[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile")]
 
 tiny, path, n_ctx, n_rows = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 LlamaModel(Weights(tiny), ContextConfig(n_ctx=256)).forward([100] * 20)  # what the library itself takes is there before
@@ -188,12 +189,12 @@ before = resident_bytes()
 model = LlamaModel(Weights(path), ContextConfig(n_ctx=n_ctx, n_outputs_max=n_rows))
 model.forward(list(range(100, 612)), logits="none")
 model.forward(list(range(100, 100 + n_rows)))
-print(resident_bytes() - before)
+print(*(now - then for now, then in zip(resident_bytes(), before)))
 """
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
 @pytest.mark.parametrize(
     ("name", "n_ctx"),
     [
@@ -204,7 +205,11 @@ print(resident_bytes() - before)
     ],
 )
 def test_resident_memory_of_real_models_is_within_a_tenth(name: str, n_ctx: int, llama_gguf: Path) -> None:
-    """Fault 30, for a target and for a draft model, each in a process of its own: freed memory is used again."""
+    """Fault 30, for a target and for a draft model, each in a process of its own: freed memory is used again.
+
+    What the process allocates is estimated within a tenth. What it maps of the file depends on the kernel: Linux 6.18 maps
+    whole folios of the page cache around what is read, so anything from what is needed to the whole file may count.
+    """
     from specllm.app.models import locate
 
     path = locate(name).path
@@ -214,4 +219,7 @@ def test_resident_memory_of_real_models_is_within_a_tenth(name: str, n_ctx: int,
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         guess = estimate(read_header(path), n_ctx=n_ctx, n_outputs_max=n_rows)
-        assert guess.total_bytes == pytest.approx(int(child.stdout), rel=0.1), n_rows
+        anonymous, mapped = map(int, child.stdout.split())
+        needed = guess.weight_bytes - guess.looked_up_bytes - guess.repacked_bytes
+        assert guess.total_bytes - needed == pytest.approx(anonymous, rel=0.1), n_rows
+        assert 0.9 * needed <= mapped <= path.stat().st_size, n_rows
