@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from specllm.app.host import processor_name
 from specllm.config import ContextConfig
 from specllm.decoding.calibrate import (
     DEPTH,
+    NOISY,
     is_plausible,
     measure_draft,
     measure_target,
@@ -32,13 +34,18 @@ from specllm.decoding.calibrate import (
     steep,
 )
 from specllm.decoding.controller import DraftCost
-from specllm.decoding.cost import MAX_WIDTH, CostModel
+from specllm.decoding.cost import CALIBRATION_WIDTHS, MAX_WIDTH, CostModel
 from specllm.runtime.backend import inspect_backend
 from specllm.runtime.llama import LlamaModel
 
 SCHEMA = 1
-QUICK_BUDGET_S = 5.0  # of the calibration before a first answer
+QUICK_BUDGET_S = 3.5  # of the calibration before a first answer; with filling the cache about five seconds
+N_RUNS = (
+    2  # that measure one target: the second one completes or repeats what the first one left, and no later one tries
+)
 LARGEST_DRIFT = 1.6  # deep contexts and shared machines explain less
+
+LOGGER = logging.getLogger("specllm")
 
 
 def cache_dir() -> Path:
@@ -85,6 +92,45 @@ class Identity:
         return cache_dir() / kind / f"{digest}.json"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """What a target's forwards cost, and how that was measured."""
+
+    points: Mapping[int, float]  # seconds by width
+    spread: float | None = None  # how noisy the readings were (`spread_of`); None where nothing was read twice
+    depth: int = DEPTH  # tokens in the KV cache while measuring
+    n_runs: int = 1  # that measured it
+
+    @classmethod
+    def known(cls, identity: Identity) -> Calibration | None:
+        """What the cache holds; None where that is not whole."""
+        found = read(identity.file("calibration"))
+        if not found or found.get("identity") != identity.facts or not isinstance(found.get("points"), dict):
+            return None
+        try:
+            points = {int(width): seconds for width, seconds in found["points"].items()}
+        except ValueError:
+            return None
+        is_whole = 1 in points and all(width > 0 and _is_positive(seconds) for width, seconds in points.items())
+        if not is_whole or not is_plausible(points):
+            return None
+        counts = {name: found[name] for name in ("depth", "n_runs") if _is_count(found.get(name))}
+        return cls(points=points, spread=known_spread(identity), **counts)
+
+    def keep(self, identity: Identity) -> None:
+        """Later runs start from it."""
+        keep(identity.file("calibration"), {"identity": identity.facts, **asdict(self)})
+
+    def missing(self, n_ctx: int) -> list[int]:
+        """The widths that another run could measure."""
+        return missing_widths(self.points, n_ctx=n_ctx, budget_s=QUICK_BUDGET_S)
+
+    def is_final(self, n_ctx: int) -> bool:
+        """Whether no other run measures it."""
+        is_noisy = self.spread is not None and self.spread > NOISY
+        return self.n_runs >= N_RUNS or not (is_noisy or self.missing(n_ctx))
+
+
 def target_cost(
     model: LlamaModel,
     identity: Identity,
@@ -92,30 +138,64 @@ def target_cost(
     is_renewed: bool = False,
     notice: Callable[[str], None] = lambda text: None,
 ) -> CostModel:
-    """V(w) of the target: from the cache; what is missing there is measured now (`notice` says so) and kept.
+    """V(w) of the target: from the cache, else measured now (`notice` says so) and kept.
 
-    A slow model's curve is completed over several runs, one budget each.
+    What one run could not measure, or measured beside other work, the next one does; then it stays as it is.
     """
-    points = {} if is_renewed else known_points(identity)
-    if missing_widths(points, n_ctx=model.n_ctx, budget_s=QUICK_BUDGET_S):
-        notice(f"measuring what {model.weights.path.name} costs on this machine, once (about {QUICK_BUDGET_S:.0f} s)")
-        readings: dict[int, list[float]] = defaultdict(list)
-
-        def told(width: int, seconds: float) -> None:
-            readings[width].append(seconds)
-
-        spreads = [known_spread(identity)] if points else []  # of a curve in two parts the noisier one counts
-        points = measure_target(model, budget_s=QUICK_BUDGET_S, known=points, told=told)
-        if not is_plausible(points):  # nothing is kept: the next run measures again
-            return CostModel(steep(points))
-        spreads.append(spread_of(readings.values()))
-        keep_points(identity, points, max((spread for spread in spreads if spread is not None), default=None))
-    return CostModel(points)
+    known = None if is_renewed else Calibration.known(identity)
+    if known is None or not known.is_final(model.n_ctx):
+        again = "again " if known else ""
+        notice(
+            f"measuring {again}what {model.weights.path.name} costs on this machine (5 s; a slow model takes longer)"
+        )
+        known = _measured(model, known)
+        if not is_plausible(known.points):  # nothing is kept: the next run measures again
+            return CostModel(steep(known.points))
+        known.keep(identity)
+        _tell_what_is_missing(model, known)
+    return CostModel(known.points)
 
 
-def keep_points(identity: Identity, points: Mapping[int, float], spread: float | None = None) -> None:
+def _measured(model: LlamaModel, known: Calibration | None) -> Calibration:
+    """The known calibration with what it lacked, or the quieter one of it and a new one; without one, a new one."""
+    readings: dict[int, list[float]] = defaultdict(list)
+    depths = [DEPTH]
+    lacking = known if known and known.missing(model.n_ctx) else None
+    points = measure_target(
+        model,
+        budget_s=QUICK_BUDGET_S,
+        known=lacking.points if lacking else None,
+        depth=lacking.depth if lacking else DEPTH,
+        told=lambda width, seconds: readings[width].append(seconds),
+        filled=depths.append,
+    )
+    new = Calibration(points=points, spread=spread_of(readings.values()), depth=depths[-1])
+    if known is None:
+        return new
+    known, new = replace(known, n_runs=known.n_runs + 1), replace(new, n_runs=known.n_runs + 1)
+    if not is_plausible(points):
+        return known
+    if lacking:  # of a curve in two parts the noisier one counts
+        spreads = [spread for spread in (known.spread, new.spread) if spread is not None]
+        return replace(new, spread=max(spreads, default=None))
+    return new if _is_quieter(new.spread, known.spread) else known
+
+
+def _tell_what_is_missing(model: LlamaModel, known: Calibration) -> None:
+    """Once, when nobody measures it any more."""
+    widest, room = max(known.points), missing_widths({}, n_ctx=model.n_ctx, budget_s=math.inf)
+    if known.is_final(model.n_ctx) and widest < max(room, default=0):
+        LOGGER.warning("%s: blocks of more than %d tokens take too long here to be measured: drafts have at most %d",
+                       model.weights.path.name, widest, widest - 1)  # fmt: skip
+
+
+def keep_points(
+    identity: Identity, points: Mapping[int, float], spread: float | None = None, *, depth: int = DEPTH
+) -> None:
     """Later runs start from these seconds by width; `spread`: how noisy their readings were (`spread_of`)."""
-    keep(identity.file("calibration"), {"identity": identity.facts, "points": points, "spread": spread})
+    # What was measured at leisure (`specllm tune`) is not measured again, however noisy; what it did not come to, is.
+    n_runs = N_RUNS if set(CALIBRATION_WIDTHS) <= set(points) else 1
+    Calibration(points=points, spread=spread, depth=depth, n_runs=n_runs).keep(identity)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,15 +209,17 @@ class Kept:
 
 
 def keep_quieter_points(
-    identity: Identity, points: Mapping[int, float], spread: float | None, *, is_forced: bool
+    identity: Identity, points: Mapping[int, float], spread: float | None, *, is_forced: bool, depth: int = DEPTH
 ) -> Kept:
     """The new seconds by width are kept where they are at least as quiet as the earlier ones, or `is_forced`; else
     the earlier ones stay. Widths that only one of the two has are kept either way."""
-    kept, earlier = _compare(identity, spread, is_forced=is_forced), known_points(identity)
-    if kept.is_new:
-        keep_points(identity, {**earlier, **points}, spread)
+    kept, earlier = _compare(identity, spread, is_forced=is_forced), Calibration.known(identity)
+    if earlier is None:
+        keep_points(identity, points, spread, depth=depth)
+    elif kept.is_new:
+        keep_points(identity, {**earlier.points, **points}, spread, depth=depth)
     else:
-        keep_points(identity, {**points, **earlier}, kept.earlier_spread)
+        keep_points(identity, {**points, **earlier.points}, kept.earlier_spread, depth=earlier.depth)
     return kept
 
 
@@ -150,11 +232,14 @@ def keep_quieter_draft_cost(identity: Identity, cost: DraftCost, spread: float |
 
 
 def _compare(identity: Identity, spread: float | None, *, is_forced: bool) -> Kept:
-    """At the precision at which the noise is shown, whole percents: less tells nothing."""
     earlier = known_spread(identity)
-    is_quieter = earlier is None or (spread is not None and round(spread, 2) <= round(earlier, 2))
-    is_new = is_forced or is_quieter
+    is_new = is_forced or _is_quieter(spread, earlier)
     return Kept(file=identity.facts["file"], is_new=is_new, spread=spread, earlier_spread=earlier)
+
+
+def _is_quieter(spread: float | None, earlier: float | None) -> bool:
+    """Or as quiet, at the precision at which the noise is shown, whole percents: less tells nothing."""
+    return earlier is None or (spread is not None and round(spread, 2) <= round(earlier, 2))
 
 
 def known_spread(identity: Identity) -> float | None:
@@ -198,16 +283,13 @@ def keep_draft_cost(identity: Identity, cost: DraftCost, spread: float | None = 
 
 
 def known_points(identity: Identity) -> dict[int, float]:
-    """What the cache holds; nothing where that is not whole."""
-    known = read(identity.file("calibration"))
-    if not known or known.get("identity") != identity.facts or not isinstance(known.get("points"), dict):
-        return {}
-    try:
-        points = {int(width): seconds for width, seconds in known["points"].items()}
-    except ValueError:
-        return {}
-    is_whole = 1 in points and all(width > 0 and _is_positive(seconds) for width, seconds in points.items())
-    return points if is_whole and is_plausible(points) else {}
+    """The seconds by width that the cache holds; nothing where they are not whole."""
+    known = Calibration.known(identity)
+    return dict(known.points) if known else {}
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value > 0
 
 
 def _is_positive(value: object) -> bool:

@@ -6,7 +6,9 @@ makes it longer.
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
@@ -15,10 +17,16 @@ from specllm.decoding.cost import CALIBRATION_WIDTHS
 from specllm.decoding.protocols import LanguageModel, Token
 
 DEPTH = 256  # tokens in the KV cache while measuring: a short prompt
+FILL_S = 2.5  # that filling the cache may take: a slow model is measured behind fewer tokens
+_GROWTH = 8  # of the pieces that the cache is filled with: each tells what the next one may take
 _ALWAYS = (1, 4, 16)
-_FIRST = (*_ALWAYS, 64, 2, 32, 8, 128)  # what decides most, in case the time is up early
-_ORDER = (*_FIRST, *(width for width in CALIBRATION_WIDTHS if width not in _FIRST))
-_MOST_ABOVE = 1.25  # times the cheapest width: a busy moment shows more than that
+_DECISIVE = (*_ALWAYS, 64, 2, 32, 8, 128)  # what decides most, in case the time is up early
+_ORDER = (*_DECISIVE, *(width for width in CALIBRATION_WIDTHS if width not in _DECISIVE))
+# Forwards of one token that the decisive widths may take the time of, where the budget is less. On two cores they took that of
+# 60 together (the README's table); where every token costs a forward, this is enough for all but 128 in two runs.
+_DECISIVE_FORWARDS = 80.0
+_MOST_ABOVE = 1.25  # times what a reading can be: a busy moment shows more than that
+NOISY = 0.15  # `spread_of` readings beside which something else was running
 _PREFILL = 64  # tokens of the forward that tells a draft model's prefill cost
 
 
@@ -32,30 +40,53 @@ def measure_target(
     *,
     budget_s: float,
     known: Mapping[int, float] | None = None,
+    depth: int = DEPTH,
     n_repeats: int = 3,
     clock: Callable[[], float] = perf_counter,
     told: Callable[[int, float], None] = lambda width, seconds: None,
+    filled: Callable[[int], None] = lambda depth: None,
 ) -> dict[int, float]:
     """Seconds by width, for as many of the calibration widths as the budget allows, beside those already `known`.
 
-    Width 1 and the two first steps are measured whatever they take: without them nothing can be decided. A width is timed
-    with the rollback that follows a rejection, which costs where the cache must be restored. Leaves the KV cache empty.
-    `told` hears every reading as it is taken.
+    The budget is spent on readings alone, from when the KV cache holds `depth` tokens, or fewer where filling it takes too long;
+    `filled` hears how many. Width 1 and the two first steps are measured whatever they take: without them nothing can be decided.
+    The other decisive widths may take longer than the budget on a slow model. A width is timed with the rollback that follows
+    a rejection, which costs where the cache must be restored. Leaves the KV cache empty. `told` hears every reading as it is
+    taken.
     """
-    depth = min(DEPTH, model.n_ctx // 2)
+    depth = _fill(model, min(depth, model.n_ctx // 2), clock)
+    filled(depth)
     started = clock()
-    _fill(model, depth)
-    points = dict(known or {})
+    n_readings: Counter[int] = Counter()
+    points: dict[int, float] = {}
+    scale = 1.0
+
+    def read(width: int) -> None:
+        seconds = _time_block(model, width, depth, clock)
+        if points and width not in points and seconds * scale > _MOST_ABOVE * _expected_s(points, width):  # a hiccup
+            seconds = min(seconds, _time_block(model, width, depth, clock))
+        told(width, seconds)
+        n_readings[width] += 1
+        points[width] = min(seconds * scale, points.get(width, math.inf))
+
+    if known:  # read at another time, when the machine was faster or slower: both are kept as at the faster one
+        for _ in range(n_repeats):
+            read(1)
+        faster = known[1] / points[1]
+        scale = min(1.0, faster)
+        points = {width: seconds * min(1.0, 1 / faster) for width, seconds in known.items()}
     wanted = [width for width in _ORDER if width not in points and depth + width <= model.n_ctx]
     for repeat in range(n_repeats):
         for width in wanted:
             if repeat and width not in points:
                 continue
-            is_affordable = clock() - started + _expected_s(points, width) <= budget_s
+            may_take_s = budget_s if repeat else _may_take_s(points, width, budget_s)
+            is_affordable = clock() - started + _expected_s(points, width) <= may_take_s
             if is_affordable or (not repeat and width in _ALWAYS):
-                seconds = _time_block(model, width, depth, clock)
-                points[width] = min(seconds, points.get(width, seconds))
-                told(width, seconds)
+                read(width)
+    for width in wanted:  # nor does a wider block cost clearly less
+        if n_readings[width] == 1 and points[width] > _MOST_ABOVE * min(s for w, s in points.items() if w >= width):
+            read(width)
     model.rollback(0)
     return points
 
@@ -99,15 +130,15 @@ def missing_widths(points: Mapping[int, float], *, n_ctx: int, budget_s: float) 
     return [
         width
         for width in _ORDER
-        if width not in points and width <= room and _expected_s(points, width) <= budget_s / 2
+        if width not in points and width <= room and _expected_s(points, width) <= _may_take_s(points, width, budget_s)
     ]
 
 
 def measure_draft(model: LanguageModel, *, clock: Callable[[], float] = perf_counter) -> DraftCost:
     """What a drafted token and a token of catching up cost. Leaves the KV cache empty."""
     depth = min(DEPTH, model.n_ctx // 2)
-    n_prefill = min(_PREFILL, depth)
-    _fill(model, depth - n_prefill)
+    filled = _fill(model, depth - min(_PREFILL, depth // 2), clock)
+    n_prefill = min(_PREFILL, filled)  # not longer than filling took
     started = clock()
     model.forward(_tokens(model, n_prefill), logits="none")
     prefill_s = clock() - started
@@ -120,11 +151,25 @@ def measure_draft(model: LanguageModel, *, clock: Callable[[], float] = perf_cou
     return DraftCost(token_s=min(token_s), prefill_token_s=prefill_s / n_prefill)
 
 
-def _fill(model: LanguageModel, depth: int) -> None:
+def _fill(model: LanguageModel, depth: int, clock: Callable[[], float]) -> int:
+    """The KV cache holds `depth` tokens, or as many as FILL_S are enough for; returns how many."""
     model.rollback(0)
-    model.forward(_tokens(model, depth), logits="none")
     model.forward(_tokens(model, 1))  # the first of its kind allocates and touches memory
-    model.rollback(depth)
+    started = clock()
+    n_tokens = 1
+    while (n_tokens := min(n_tokens, depth - model.n_past)) > 0:
+        began = clock()
+        model.forward(_tokens(model, n_tokens), logits="none")
+        token_s = (clock() - began) / n_tokens
+        left_s = FILL_S - (clock() - started)
+        affordable = depth if token_s * depth <= left_s else int(left_s / token_s)
+        n_tokens = min(_GROWTH * n_tokens, affordable)
+    return model.n_past
+
+
+def _may_take_s(points: Mapping[int, float], width: int, budget_s: float) -> float:
+    """The time since measuring began at which the first reading of a width has to be over."""
+    return max(budget_s, _DECISIVE_FORWARDS * points.get(1, 0.0)) if width in _DECISIVE else budget_s
 
 
 def _time_block(model: LanguageModel, width: int, depth: int, clock: Callable[[], float]) -> float:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from specllm.decoding.calibrate import NOISY
 from specllm.decoding.controller import HOPE
 from specllm.ui.console import harmless, has_colour, is_terminal, write_note
 from specllm.ui.status import StatusLine
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 COLUMNS = 80
 BAR_CELLS = 40
-NOISY = 0.15  # the median reading this much above the least one: something else was running
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 

@@ -209,7 +209,6 @@ def _loaded(request: TuneRequest, result: Tuning, progress: Progress) -> Iterato
         session, drafting, context = opened.session(n_ctx)
         drafting.target_identity = Identity.of(weights.path, context, "target")
         result.plan = replace(result.plan, context=context)
-        result.depth = min(DEPTH, session.target.n_ctx // 2)
         yield _Bench(result, progress, session, drafting, prompts, request.is_recalibrated)
 
 
@@ -237,13 +236,23 @@ class _Bench:
                 f"{len(readings)} of {len(CALIBRATION_WIDTHS)} widths)"
             )
 
+        def filled(depth: int) -> None:
+            self.result.depth = depth
+
         self.result.rollback_kind, self.result.rollback = target.rollback_kind, try_rollback(target)
         try:
-            measure_target(target, budget_s=float("inf"), n_repeats=N_REPEATS, told=told)
+            measure_target(target, budget_s=float("inf"), n_repeats=N_REPEATS, told=told, filled=filled)
         finally:
             if 1 in readings:
-                points, spread = self.result.points, self.result.spread
-                self.result.kept.append(keep_quieter_points(identity, points, spread, is_forced=self.is_forced))
+                self.result.kept.append(
+                    keep_quieter_points(
+                        identity,
+                        self.result.points,
+                        self.result.spread,
+                        is_forced=self.is_forced,
+                        depth=self.result.depth,
+                    )
+                )
 
     def measure_draft(self) -> None:
         model, plan = self.session.draft_model, self.result.plan
