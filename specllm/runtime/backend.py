@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +14,11 @@ from typing import Literal
 
 from specllm.errors import BackendError
 from specllm.runtime import log, smoke
-from specllm.runtime.build_flags import BACKENDS, default_backend
+from specllm.runtime.build_flags import BACKENDS, default_backend, read_build_record
 from specllm.runtime.machine import available_memory_bytes, physical_cores
 from specllm.runtime.rebuild import installed_version
 
 __all__ = ["BackendInfo", "Device", "available_memory_bytes", "inspect_backend", "main", "physical_cores"]
-
-BUILD_RECORD = "specllm-build.json"  # beside the libraries, written by llama_build.cmake
 
 DeviceType = Literal["cpu", "gpu", "igpu", "accel", "meta", "unknown"]
 DEVICE_TYPES: tuple[DeviceType, ...] = ("cpu", "gpu", "igpu", "accel", "meta")  # enum ggml_backend_dev_type
@@ -107,15 +104,6 @@ def parse_features(system_info: str) -> frozenset[str]:
         if value.strip().isdigit() and int(value):
             features.add(name.rpartition(":")[2].strip())
     return frozenset(features)
-
-
-def read_build_record(folder: Path) -> dict[str, str]:
-    """What the build of the libraries in `folder` wrote down of itself; nothing where it was made some other way."""
-    try:
-        record = json.loads((folder / BUILD_RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return {name: text for name, text in record.items() if isinstance(text, str)} if isinstance(record, dict) else {}
 
 
 def _ggml_version(library: ctypes.CDLL) -> str:

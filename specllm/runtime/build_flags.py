@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
+import json
 import os
 import platform
 import shlex
@@ -32,6 +34,8 @@ LLAMA_BUILD = Path(__file__).with_name("llama_build.cmake")  # CMake reads it wi
 # serves every x86 Linux.
 ZIG_REQUIREMENT = "ziglang==0.17.1"
 ZIG_SHA256 = "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54"
+
+BUILD_RECORD = "specllm-build.json"  # beside llama.cpp's libraries, written by llama_build.cmake
 
 # The source distribution of the llama-cpp-python that pyproject.toml asks for.
 SOURCES_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
@@ -101,6 +105,25 @@ def wanted_extensions(cpu: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> frozen
             f"{CPU_VARIABLE}={cpu} is no x86-64 level: use {', '.join(x.replace('_', '-') for x in levels)}"
         )
     return frozenset().union(*(X86_LEVELS[level] for level in levels[levels.index(name) :]))
+
+
+def read_build_record(folder: Path) -> dict[str, str]:
+    """What the build of the libraries in `folder` wrote down of itself; nothing where it was made some other way."""
+    try:
+        record = json.loads((folder / BUILD_RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {name: text for name, text in record.items() if isinstance(text, str)} if isinstance(record, dict) else {}
+
+
+def built_extensions() -> frozenset[str]:
+    """What the installed llama.cpp was built for: this processor, unless its build says that SPECLLM_CPU named another."""
+    package = importlib.util.find_spec("llama_cpp")
+    folder = os.environ.get("LLAMA_CPP_LIB_PATH") or (
+        package and package.origin and Path(package.origin).parent / "lib"
+    )
+    cpu = read_build_record(Path(folder)).get("cpu", "") if folder else ""
+    return wanted_extensions(cpu) if cpu else processor_extensions()
 
 
 def choose_compiler(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from specllm.config import KvType
-from specllm.runtime.build_flags import processor_extensions
+from specllm.runtime.build_flags import built_extensions
 from specllm.runtime.pages import CAN_DROP_PAGES
 
 KV_BYTES = {  # per number: bytes of a block / numbers in it (ggml's type traits)
@@ -169,10 +169,10 @@ def split(header: Header, memory: MemoryEstimate, gpu_layers: int) -> tuple[int,
 
 
 def repacked_types_here() -> frozenset[str]:
-    """The tensor types that a build for this processor repacks."""
+    """The tensor types that the llama.cpp at hand repacks."""
     if platform.machine().lower() in ("arm64", "aarch64"):
         return REPACKED_ARM
-    extensions = processor_extensions()
+    extensions = built_extensions()
     if not extensions or "avx2" in extensions:  # not known: ggml's portable default is AVX2
         return REPACKED_AVX512 if "avx512f" in extensions else REPACKED_AVX2
     return frozenset()

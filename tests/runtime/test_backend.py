@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from specllm.runtime import rebuild
+from specllm.runtime import build_flags, rebuild
 from specllm.runtime.backend import (
-    BUILD_RECORD,
     Device,
     _devices,
     _ggml_version,
     inspect_backend,
     parse_features,
-    read_build_record,
 )
+from specllm.runtime.build_flags import BUILD_RECORD, built_extensions, read_build_record
 
 GIB = 1 << 30
 
@@ -62,6 +61,14 @@ def test_a_record_that_is_none_says_nothing(tmp_path: Path, record: str | None, 
     if record is not None:
         (tmp_path / BUILD_RECORD).write_text(record)
     assert read_build_record(tmp_path) == facts
+
+
+def test_a_build_for_another_processor_has_its_extensions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
+    monkeypatch.setattr(build_flags, "processor_extensions", lambda: frozenset({"avx512f"}))
+    assert built_extensions() == {"avx512f"}
+    (tmp_path / BUILD_RECORD).write_text('{"compiler": "clang 22.1.8", "cpu": "x86-64-v2"}')
+    assert built_extensions() == build_flags.wanted_extensions("x86-64-v2")
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_what_a_processor_repacks_depends_on_its_instructions(monkeypatch: pytes
         (set(), memory_estimate.REPACKED_AVX2),
     )
     for flags, types in cases:
-        monkeypatch.setattr(memory_estimate, "processor_extensions", lambda flags=flags: frozenset(flags))
+        monkeypatch.setattr(memory_estimate, "built_extensions", lambda flags=flags: frozenset(flags))
         assert memory_estimate.repacked_types_here() == types
 
 
