@@ -160,13 +160,16 @@ def test_a_slow_models_depth_is_kept_and_the_rest_is_measured_behind_as_many_tok
 
 
 def test_a_noisy_calibration_is_repeated_once_and_the_quieter_one_is_kept(runs):
+    def seconds(width: int) -> float:
+        return 0.0005 * width
+
     noise = random.Random(0)
-    runs.run(lambda width: stairs(width) * noise.uniform(1, 4))
+    runs.run(lambda width: seconds(width) * noise.uniform(1, 4))
     spread = calibration.known_spread(TARGET)
     assert spread is not None
     assert spread > 0.15
-    cost, quiet = runs.run(stairs)
+    cost, quiet = runs.run(seconds)
     assert quiet.widths
     assert calibration.known_spread(TARGET) == pytest.approx(0.0)
-    assert all(cost.seconds(width) == pytest.approx(stairs(width)) for width in cost.widths)
-    assert not runs.run(stairs)[1].widths
+    assert all(cost.seconds(width) == pytest.approx(seconds(width)) for width in cost.widths)
+    assert not runs.run(seconds)[1].widths
