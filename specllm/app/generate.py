@@ -116,6 +116,8 @@ class Answer:
     _generation: Generation
     _chunks: Generator[list[Chunk], None, None]
     _logprobs_of: LogprobsOf | None = None  # of the answer's tokens from one up to another; None where nobody asked
+    control_token: str | None = None  # the first one in the answer, once that is closed: it has no text
+    spelled: str = ""  # the answer with its control tokens spelled out, where it has any
 
     def __iter__(self) -> Iterator[list[Chunk]]:
         return self._chunks
@@ -262,6 +264,7 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
             stack.callback(_keep_logprobs, made, made._logprobs_of)
         if plan.generate.trace:
             stack.enter_context(_written_down(made, plan.generate.trace, piece))
+        stack.callback(_spell_control_tokens, made, weights.vocab)
         # After Ctrl-C between two rounds it is still suspended inside `abort_on_interrupt`; left to the garbage collector
         # it would end when Python does, and wait for a thread that is gone.
         stack.callback(lambda: made._chunks.close())
@@ -281,6 +284,16 @@ def _keep_logprobs(answer: Answer, logprobs_of: LogprobsOf) -> None:
     """What a closed answer is asked for is ready: the texts of its tokens cannot be read without the model."""
     kept = logprobs_of(0, len(answer._generation.tokens))
     answer._logprobs_of = lambda start, end: kept[start:end]
+
+
+def _spell_control_tokens(answer: Answer, vocab: Vocab) -> None:
+    """Makes those visible in a closed answer that its text does not show. What ended it is none of them."""
+    tokens = [token for token in answer._generation.tokens if token not in vocab.eog]
+    answer.control_token = next(
+        (text for token in tokens if not vocab.piece(token) and (text := vocab.text(token))), None
+    )
+    if answer.control_token is not None:
+        answer.spelled = b"".join(vocab.piece(token, shows_special=True) for token in tokens).decode(errors="replace")
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from specllm.cli.signals import interrupts_deferred
 from specllm.errors import AnswerIsNo, ConfigError, SpecllmError
 
 if TYPE_CHECKING:
-    from specllm.app.edit.use_case import EditRequest, Task
+    from specllm.app.edit.use_case import Edit, EditRequest, Task
     from specllm.app.generate import Answer
 
 _request = functools.partial(typer.Option, rich_help_panel="Request")
@@ -152,6 +152,8 @@ def _run(task: Task, applying: ApplyOptions) -> None:
         if applying.stats:
             print_stats_table(answer)
         new = conclude(task, answer)
+        if applying.yes and new.is_changed:
+            _require_no_doubts(new)
     except SpecllmError as error:
         if answer is not None and answer.text:
             reply = reply_of(task, answer)
@@ -167,6 +169,15 @@ def _run(task: Task, applying: ApplyOptions) -> None:
             _emit(task, answer, decided, applying)
     if not new.is_changed:
         raise AnswerIsNo("the model changed nothing", task.hint_if_unchanged)
+
+
+def _require_no_doubts(new: Edit) -> None:
+    """Raises AnswerIsNo for an edit that nobody should apply without a look."""
+    if new.doubts:
+        raise AnswerIsNo(
+            f"this edit was not applied: {'; '.join(new.doubts)}",
+            "leave out --yes to look at it and decide, or say more exactly what to change",
+        )
 
 
 def _emit(task: Task, answer: Answer, decided: Decided, applying: ApplyOptions) -> None:

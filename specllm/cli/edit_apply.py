@@ -33,7 +33,7 @@ def decide(new: Edit, warnings: Sequence[str], applying: ApplyOptions) -> Decide
     if needs_yes and not applying.as_json and sys.stdin.isatty() and sys.stdout.isatty():
         return _ask(new, warnings)
     if not applying.as_json:
-        _warn(warnings)
+        _warn(warnings, new.doubts)
     with text_kept(new, as_json=applying.as_json):
         try:
             decided = _write(new, applying, (lambda text: None) if applying.as_json else write_note)
@@ -74,7 +74,7 @@ def _ask(new: Edit, warnings: Sequence[str]) -> Decided:
     from specllm.ui.edit import ask_to_apply, draw_diff
 
     draw_diff(new.name, new.before, new.after)
-    _warn(warnings)  # behind the diff, which may be longer than the screen
+    _warn(warnings, new.doubts)  # behind the diff, which may be longer than the screen
     draft = new.data
     while True:
         answer = ask_to_apply()
@@ -95,17 +95,21 @@ def _ask(new: Edit, warnings: Sequence[str]) -> Decided:
             write_note(f"error: {error.message}\nhint: {error.hint}")
             continue
         draw_diff(new.name, new.before, new.after)
-        _warn(new.warnings)
+        _warn(new.warnings, new.doubts)
         if not new.is_changed:
             write_note("nothing is left to apply")
             return Decided(new)
 
 
-def _warn(warnings: Sequence[str]) -> None:
-    from specllm.ui.console import harmless, write_note
+def _warn(warnings: Sequence[str], doubts: Sequence[str]) -> None:
+    """The doubts last, and in red where there is colour."""
+    from specllm.ui.console import write_warning
 
     for warning in warnings:
-        write_note(f"warning: {harmless(warning)}")
+        if warning not in doubts:
+            write_warning(warning)
+    for doubt in doubts:
+        write_warning(doubt, is_loud=True)
 
 
 def diff_of(edit: Edit) -> str:

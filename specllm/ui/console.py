@@ -53,3 +53,9 @@ def joined(parts: Iterable[str], stream: TextIO, *, n_spare: int = 0) -> str:
 def write_note(message: str) -> None:
     """One line for the person on stderr."""
     print(message, file=sys.stderr, flush=True)
+
+
+def write_warning(text: str, *, is_loud: bool = False) -> None:
+    """One line of warning on stderr, whoever worded it; a loud one stands out where there is colour."""
+    line = f"warning: {harmless(text)}"
+    write_note(f"\x1b[1;31m{line}\x1b[0m" if is_loud and has_colour(sys.stderr) else line)

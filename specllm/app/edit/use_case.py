@@ -13,10 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from specllm.app.edit.asked import Wish, wishes
+from specllm.app.edit.complaints import Complaint, complaints, loses_end, n_lost_at_end
 from specllm.app.edit.ends import command_for_ends, is_about_ends_alone
 from specllm.app.edit.prompts import DEFAULT_VARIANT, EditPrompt, Region, edit_prompt, variant_named
 from specllm.app.edit.region import region_of_lines, region_of_symbol
-from specllm.app.edit.reply import complaints, lines_of_reply, loses_end, reindented
+from specllm.app.edit.reply import lines_of_reply
+from specllm.app.edit.restore import reindented, restored, without_name
 from specllm.app.generate import Answer, GenerateRequest, answer
 from specllm.app.models import locate_pair
 from specllm.app.text_file import TextFile, read_text_file
@@ -63,6 +66,7 @@ class Task:
     request: GenerateRequest
     warnings: tuple[str, ...]
     hint_if_unchanged: str
+    asked: frozenset[Wish]  # what else the instruction names
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,17 @@ class Edit:
 
     file: TextFile
     data: bytes
-    warnings: tuple[str, ...]
+    complaints: tuple[Complaint, ...] = ()
+    asked: frozenset[Wish] = frozenset()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(complaint.text for complaint in self.complaints)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Those of the warnings that nobody should apply it over without a look."""
+        return tuple(complaint.text for complaint in self.complaints if complaint.is_grave)
 
     @property
     def name(self) -> str:
@@ -101,7 +115,7 @@ class Edit:
             after = self.file.decoded(data)
         except UnicodeDecodeError as error:
             raise ConfigError(f"this is not {self.file.encoding}: {error}", "save it in the file's encoding") from None
-        return Edit(self.file, data, tuple(complaints(self.file.path, self.before, after)))
+        return replace(self, data=data, complaints=tuple(complaints(self.file.path, self.before, after, self.asked)))
 
 
 def shown_name(path: Path) -> str:
@@ -131,7 +145,8 @@ def prepare(request: EditRequest) -> Task:
         variant, shown_name(request.path), file.lines, request.instruction, region=region, contexts=contexts
     )
     hint = f"line ends and the final newline stay as they are; {step}" if command else _MORE_EXACTLY
-    return Task(file, region, prompt, _generate_request(request, prompt), tuple(_remarks(file)), hint)
+    asked = wishes(request.instruction)
+    return Task(file, region, prompt, _generate_request(request, prompt), tuple(_remarks(file)), hint, asked)
 
 
 def _remarks(file: TextFile) -> Iterator[str]:
@@ -201,20 +216,27 @@ def conclude(task: Task, answered: Answer) -> Edit:
         is_ours = metrics.n_committed >= answered.plan.generate.max_tokens
         step = "pass a larger -n" if is_ours else f"the context of {answered.plan.context.n_ctx:,} tokens is full"
         raise BadReply(f"the new text was cut after {metrics.n_committed:,} tokens", f"{step}; or {_SMALLER}")
+    if answered.control_token is not None:
+        raise BadReply(
+            f"the reply holds the control token {answered.control_token} where text was wanted",
+            f"it would be missing in the file: {_SMALLER}, or use another model",
+        )
     return edit_from(task, reply_of(task, answered))
 
 
 def reply_of(task: Task, answered: Answer) -> str:
     """The reply so far, with what was given to the model and what it was stopped at."""
+    if answered.spelled:
+        return task.prompt.answer_start + answered.spelled
     last = answered.last_round
     return task.prompt.reply(answered.text, is_stopped=last is not None and last.reason == "stop")
 
 
 def edit_from(task: Task, reply: str) -> Edit:
     """The edit in a whole reply; raises BadReply."""
-    file, region = task.file, task.region
+    file, region, asked = task.file, task.region, task.asked
     new = lines_of_reply(reply)
-    remarks = []
+    remarks: list[Complaint] = []
     first, last = (region.first, region.last) if region else (0, len(file.lines))
     old = file.lines[first:last]
     if not any(map(str.strip, new)):
@@ -222,17 +244,16 @@ def edit_from(task: Task, reply: str) -> Edit:
         if not any(map(str.strip, old)):
             new = list(old)
         elif region:
-            remarks.append("the new text of these lines is empty: they are deleted")
+            remarks.append(Complaint("the new text of these lines is empty: they are deleted", "less" not in asked))
         else:
             raise BadReply("the new text is empty", "say the instruction in other words")
     elif not reply.endswith(f"\n{task.prompt.fence}") and loses_end(old, new):
         # The model went on behind that fence, or ended with another one.
-        remarks.append("the old text's last line is missing: a fence inside the new text may have cut it")
-    if region:
-        fitted = reindented(old, new)
-        if fitted != new:
-            remarks.append("the new lines came without their indentation and got it back")
-        new = fitted
+        text = "the old text's last line is missing: a fence inside the new text may have cut it"
+        remarks.append(Complaint(text, is_grave=True))
+    elif region and (n_lost := n_lost_at_end(old, new)):
+        remarks.append(Complaint(f"the last {n_lost} of these lines are missing", "less" not in asked))
+    new = _as_asked(task, old, new, remarks)
     try:
         data = file.with_lines(first, last, new)
     except UnicodeEncodeError as error:
@@ -241,6 +262,27 @@ def edit_from(task: Task, reply: str) -> Edit:
             f"the new text holds {character!r}, which {file.encoding} does not have",
             "convert the file to UTF-8 first, or ask for other characters",
         ) from None
-    edit = Edit(file, data, ())
-    remarks += complaints(file.path, edit.before, edit.after)
-    return replace(edit, warnings=tuple(remarks))
+    edit = Edit(file, data, asked=asked)
+    remarks += complaints(file.path, edit.before, edit.after, asked)
+    return replace(edit, complaints=tuple(remarks))
+
+
+def _as_asked(task: Task, old: Sequence[str], new: Sequence[str], remarks: list[Complaint]) -> list[str]:
+    """The new lines without what the model did to them by habit; says so in `remarks`."""
+    asked = task.asked
+    if "name" not in asked and len(named := without_name(old, new, task.file.path)) < len(new):
+        remarks.append(Complaint("the file's name on top of the new text was dropped"))
+        new = named
+    if task.region and (fitted := reindented(old, new, asked)) != new:
+        remarks.append(Complaint("the new lines came without their indentation and got it back"))
+        new = fitted
+    lines, changed = restored(old, new, task.file.lines, asked)
+    if changed:
+        first = changed[0] + 1 + (task.region.first if task.region else 0)
+        remarks.append(
+            Complaint(
+                f"blanks, quotes or accents that nobody asked to change were put back in {len(changed)} lines, the first is "
+                f"line {first}; say so in the instruction where they should change"
+            )
+        )
+    return lines

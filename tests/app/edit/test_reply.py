@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllm.app.code_block import code_block, fence_for
+from specllm.app.edit.complaints import complaints, loses_end
 from specllm.app.edit.prompts import VARIANTS, Region, edit_prompt, variant_named
 from specllm.app.edit.region import region_of_lines, region_of_symbol
-from specllm.app.edit.reply import complaints, lines_of_reply, loses_end, reindented
+from specllm.app.edit.reply import lines_of_reply
+from specllm.app.edit.restore import reindented
 from specllm.app.text_file import split_lines
 from specllm.errors import BadReply, ConfigError
 
@@ -262,7 +264,7 @@ def test_a_lost_end_is_seen(old: list[str], new: list[str], is_lost: bool) -> No
 def test_what_looks_wrong_is_said(path: str, old: str, new: str, found: list[str]) -> None:
     said = complaints(PurePath(path), old, new)
     assert len(said) == len(found)
-    assert all(part in one for part, one in zip(found, said, strict=True))
+    assert all(part in one.text for part, one in zip(found, said, strict=True))
 
 
 def test_code_block_of_nothing_is_a_block() -> None:

@@ -43,7 +43,7 @@ def edit(
     """`specllm edit ARGUMENTS` in this process, the model saying `reply`; stdout holds bytes, undecodable ones as surrogates."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
 
-    def edit(*arguments: str, reply: str | bytes = "") -> Result:
+    def edit(*arguments: str, reply: str | bytes | list[bytes | int] = "") -> Result:
         data = reply.encode() if isinstance(reply, str) else reply
         monkeypatch.setattr(KeyedSampler, "pick", pick_of(data))
         envelope.forget()

@@ -15,9 +15,16 @@ from specllm.decoding.sampling import KeyedSampler
 EOS, FIRST_BYTE = 2, 5  # of tests.synthetic, whose import takes longer than a test
 
 
-def pick_of(reply: bytes):
-    """A stand-in for `KeyedSampler.pick`: the reply's bytes, a token each; whatever context comes first is the prompt."""
-    tokens = [*(FIRST_BYTE + byte for byte in reply), EOS]
+def pick_of(reply: bytes | Sequence[bytes | int]):
+    """A stand-in for `KeyedSampler.pick`: the reply's bytes, a token each; whatever context comes first is the prompt.
+
+    Numbers between bytes are tokens.
+    """
+    parts = [reply] if isinstance(reply, bytes) else reply
+    tokens = [
+        token for part in parts for token in ([part] if isinstance(part, int) else [FIRST_BYTE + b for b in part])
+    ]
+    tokens.append(EOS)
     start: list[int] = []
 
     def pick(self: KeyedSampler, logits: object, context: Sequence[int]) -> int:

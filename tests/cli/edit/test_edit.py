@@ -155,7 +155,7 @@ def test_fences_in_the_file_end_nothing(edit: Edit, folder: Path) -> None:
     new = text.replace("ls", "ls -l") + "\n```\nmore\n```\n"
     assert edit("README.md", "--yes", "Use -l", reply=f"{new}````\nDone.").code == 0
     assert (folder / "README.md").read_text() == new
-    longer = '"""\n````sh\nls\n````\n"""\n'  # begins as the fence that ends the block
+    longer = '"""\n````sh\nls\n````\n"""\n' + BEFORE  # begins as the fence that ends the block
     assert edit("t.py", "--yes", "Add an example", reply=f"{longer}```\nDone.").code == 0
     assert (folder / "t.py").read_text() == longer
 
@@ -212,8 +212,8 @@ def test_a_region_alone_changes(edit: Edit, folder: Path) -> None:
     assert (folder / "t.py").read_text() == BEFORE.replace("a * b", "b * a")
 
 
-def test_warnings_are_told_and_do_not_refuse(edit: Edit, folder: Path) -> None:
-    result = edit("t.py", "--yes", "Fix add", reply="def add(a, b:\n    return a + b\n```")
+def test_warnings_are_told(edit: Edit, folder: Path) -> None:
+    result = edit("t.py", "Fix add", reply="def add(a, b:\n    return a + b\n```")
     assert result.code == 0
     assert "warning: the new text does not parse: line 1" in result.stderr
     assert "warning: the new text has 2 lines instead of 6" in result.stderr
