@@ -1,8 +1,8 @@
 """Puts new bytes in the place of a file: whole or not at all, whatever fails or kills the process in between.
 
 The bytes go into a file of the same folder, that one to the disk, and a rename puts it in place. A link stays a link, and
-mode, owner and extended attributes stay those of the old file. What a killed process leaves behind has a fixed name, is
-never taken for anything, and is gone with the next edit of that file.
+mode, owner and extended attributes stay those of the old file. Every writer's file has a name of its own. What a killed process
+leaves behind is never taken for anything, and goes with the first edit of that file an hour later.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ import hashlib
 import os
 import shutil
 import stat
+import tempfile
+import time
 from pathlib import Path
 
 from specllm.errors import ConfigError, StorageError
 from specllm.models.disk import sync_folder
+
+ABSENT = ""  # in the place of a digest: there is no file
+PARTIAL_SUFFIX = ".partial"
+STALE_S = 3600  # writing takes seconds, so whoever made an older file is gone
 
 
 def digest_of(data: bytes) -> str:
@@ -53,30 +59,56 @@ def digest_now(path: Path) -> str | None:
         return None
 
 
+def require_as_expected(path: Path, expected: str) -> None:
+    """Raises StorageError unless the file at `path` has that digest, or is not there where `expected` is `ABSENT`."""
+    if expected == ABSENT:
+        if os.path.lexists(path):
+            raise StorageError(
+                f"{path} appeared meanwhile, so nothing was written", "name another file, or run it again"
+            )
+    elif not os.path.lexists(path):
+        raise StorageError(
+            f"{path} is gone by now, so nothing was written",
+            f"make {path.parent} again first" if not path.parent.is_dir() else "put it back where it is still wanted",
+        )
+    elif digest_now(path) != expected:
+        raise StorageError(f"{path} changed meanwhile, so nothing was written", "run the edit again")
+
+
 def replace_file(path: Path, data: bytes, *, expected: str | None, mode: int = 0o644) -> None:
     """`path` holds exactly `data` and that is on the disk, or (on any error) it is as it was.
 
-    `expected` is the digest that the old file must still have at the moment of the rename; None takes whatever is there,
-    also nothing, and then the new file gets `mode`. Raises StorageError.
+    `expected` is the digest that the old file must still have at the moment of the rename, or `ABSENT`; None takes whatever
+    is there, also nothing. A new file gets `mode`. Raises StorageError.
     """
     target = Path(os.path.realpath(path))
-    partial = target.with_name(partial_name(target.name))
     try:
-        partial.unlink(missing_ok=True)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        _remove_stale_partials(target)
+        descriptor, name = tempfile.mkstemp(PARTIAL_SUFFIX, partial_prefix(target.name), target.parent)
+        partial = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
                 _take_over(target, partial, mode)
                 os.fsync(file.fileno())
-            if expected is not None and digest_now(target) != expected:
-                raise StorageError(f"{path} changed meanwhile, so nothing was written", "run the edit again")
-            os.replace(partial, target)
+            if expected is not None:
+                require_as_expected(path, expected)
+            if expected == ABSENT:
+                _move_beside_nothing(partial, target)
+            else:
+                os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
         sync_folder(target.parent)
+    except FileExistsError:
+        require_as_expected(path, ABSENT)
+        raise
     except OSError as error:
+        if not target.parent.is_dir():
+            raise StorageError(
+                f"cannot write {path}: {error.strerror}; its folder is gone", f"make {target.parent} again first"
+            ) from None
         refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
         raise StorageError(
             f"cannot write {path}: {error.strerror or error}; it is as it was",
@@ -84,23 +116,45 @@ def replace_file(path: Path, data: bytes, *, expected: str | None, mode: int = 0
         ) from error
 
 
-def write_beside(path: Path, data: bytes, *, like: Path, replaces: bool) -> None:
-    """`path` holds `data`; a new file is as private and as executable as `like`.
+def write_beside(path: Path, data: bytes, *, like: Path) -> None:
+    """The new file `path` holds `data`, and is as private and as executable as `like`.
 
-    Raises StorageError, also where there is a file by now and nobody said that it may be replaced.
+    Raises StorageError, also where there is a file by now.
     """
-    if not replaces and path.exists():
-        raise StorageError(f"{path} appeared meanwhile, so nothing was written", "name another file, or pass --yes")
     try:
         mode = like.stat().st_mode & 0o777
     except OSError:  # it is gone by now
         mode = 0o600
-    replace_file(path, data, expected=None, mode=mode)
+    replace_file(path, data, expected=ABSENT, mode=mode)
 
 
-def partial_name(name: str) -> str:
-    """Short however long the file's own name is: a folder's names end at 255 bytes."""
-    return f".specllm-{digest_of(os.fsencode(name))[:16]}.partial"
+def partial_prefix(name: str) -> str:
+    """Of the files that become the file called `name`; short however long that is: a folder's names end at 255 bytes."""
+    return f".specllm-{digest_of(os.fsencode(name))[:16]}"
+
+
+def is_partial_of(partial: str, name: str) -> bool:
+    return partial.startswith(partial_prefix(name)) and partial.endswith(PARTIAL_SUFFIX)
+
+
+def _remove_stale_partials(target: Path) -> None:
+    """What a killed process left behind; a younger one may belong to another that is writing right now."""
+    oldest = time.time() - STALE_S
+    for partial in target.parent.glob(f"{partial_prefix(target.name)}*{PARTIAL_SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError):
+            if partial.lstat().st_mtime < oldest:
+                partial.unlink()
+
+
+def _move_beside_nothing(partial: Path, target: Path) -> None:
+    """Renames without replacing anything, where the file system can promise that."""
+    try:
+        os.link(partial, target)
+    except FileExistsError:
+        raise
+    except OSError:  # there are no hard links here
+        require_as_expected(target, ABSENT)
+        os.replace(partial, target)
 
 
 def _take_over(target: Path, partial: Path, mode: int) -> None:

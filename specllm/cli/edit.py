@@ -106,14 +106,16 @@ def edit(
         draft_gpu_layers=draft_layers, trace=applying.trace, **values,
     )  # fmt: skip
     task = prepare(request)
-    _check_destination(request, applying)
-    _run(task, applying)
+    _run(task, applying, _checked_destination(request, applying))
 
 
-def _check_destination(request: EditRequest, applying: ApplyOptions) -> None:
-    """Nobody should wait for an edit that cannot be written."""
+def _checked_destination(request: EditRequest, applying: ApplyOptions) -> bytes | None:
+    """What the file to be written holds now, where that is another than the edited one; None where there is none.
+
+    Raises ConfigError: nobody should wait for an edit that cannot be written.
+    """
     from specllm.app.apply import require_replaceable, require_writable_folder
-    from specllm.app.edit.history import open_history
+    from specllm.app.edit.history import open_history, read_replaced
 
     if applying.force:
         raise ConfigError("--force belongs to --undo", "leave it out")
@@ -131,13 +133,16 @@ def _check_destination(request: EditRequest, applying: ApplyOptions) -> None:
             if not applying.yes:
                 raise ConfigError(f"{destination} is there already", "name another file, or pass --yes to replace it")
             require_replaceable(destination)
+            open_history()
+            return read_replaced(destination)
         require_writable_folder(destination)
     elif not applying.dry_run:
         require_replaceable(request.path)
         open_history()
+    return None
 
 
-def _run(task: Task, applying: ApplyOptions) -> None:
+def _run(task: Task, applying: ApplyOptions, replaced: bytes | None) -> None:
     with interrupts_deferred():
         from specllm.app.edit.use_case import answering, conclude, reply_of
         from specllm.ui.console import harmless, write_note
@@ -163,7 +168,7 @@ def _run(task: Task, applying: ApplyOptions) -> None:
         raise
     if not applying.quiet and not applying.as_json:
         write_note(stats_line(answer))
-    decided = decide(new, (*task.warnings, *new.warnings), applying)
+    decided = decide(new, (*task.warnings, *new.warnings), applying, replaced)
     if applying.as_json:
         with text_kept(decided.edit):
             _emit(task, answer, decided, applying)

@@ -24,8 +24,11 @@ class Decided:
     is_written: bool = False  # to --output
 
 
-def decide(new: Edit, warnings: Sequence[str], applying: ApplyOptions) -> Decided:
-    """Shows the edit with the warnings and writes it where that is wanted; with --json only the latter."""
+def decide(new: Edit, warnings: Sequence[str], applying: ApplyOptions, replaced: bytes | None) -> Decided:
+    """Shows the edit with the warnings and writes it where that is wanted; with --json only the latter.
+
+    `replaced` is what the file of --output held at the beginning; None where there was none.
+    """
     from specllm.ui.console import write_note
     from specllm.ui.edit import draw_diff
 
@@ -36,7 +39,7 @@ def decide(new: Edit, warnings: Sequence[str], applying: ApplyOptions) -> Decide
         _warn(warnings, new.doubts)
     with text_kept(new, as_json=applying.as_json):
         try:
-            decided = _write(new, applying, (lambda text: None) if applying.as_json else write_note)
+            decided = _write(new, applying, replaced, (lambda text: None) if applying.as_json else write_note)
         finally:  # also where it cannot be written: generating it took its time
             if not applying.as_json:
                 draw_diff(new.name, new.before, new.after, encoding=new.file.encoding, mark=new.mark)
@@ -45,16 +48,21 @@ def decide(new: Edit, warnings: Sequence[str], applying: ApplyOptions) -> Decide
     return decided
 
 
-def _write(new: Edit, applying: ApplyOptions, say: Callable[[str], None]) -> Decided:
+def _write(new: Edit, applying: ApplyOptions, replaced: bytes | None, say: Callable[[str], None]) -> Decided:
     """Applies the edit, or writes its text to --output, if the options say so."""
     if not new.is_changed or applying.dry_run:
         return Decided(new)
     if applying.destination is not None:
         from specllm.app.apply import write_beside
+        from specllm.app.edit.history import apply_edit
 
         with interrupts_ignored():
-            write_beside(applying.destination, new.data, like=new.file.path, replaces=applying.yes)
-        say(f"wrote {applying.destination}")
+            if replaced is None:
+                write_beside(applying.destination, new.data, like=new.file.path)
+            else:
+                apply_edit(applying.destination, replaced, new.data)
+        way_back = "" if replaced is None else f"; specllm edit --undo {applying.destination} takes it back"
+        say(f"wrote {applying.destination}{way_back}")
         return Decided(new, is_written=True)
     return _apply(new, say) if applying.yes else Decided(new)
 

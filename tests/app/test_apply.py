@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from specllm.app.apply import digest_of, partial_name, replace_file, require_replaceable, require_writable_folder
+from specllm.app.apply import (
+    digest_of,
+    is_partial_of,
+    partial_prefix,
+    replace_file,
+    require_replaceable,
+    require_writable_folder,
+    write_beside,
+)
 from specllm.app.edit.history import Entry, apply_edit, keep, last_edit, open_history, undo_edit
 from specllm.errors import ConfigError, StorageError
 
@@ -81,7 +90,11 @@ def file(tmp_path: Path) -> Path:
 
 
 def neighbours(file: Path) -> set[str]:
-    return {other.name for other in file.parent.iterdir()} - {file.name, partial_name(file.name)}
+    return {other.name for other in file.parent.iterdir() if not is_partial_of(other.name, file.name)} - {file.name}
+
+
+def partials(file: Path) -> list[Path]:
+    return [other for other in file.parent.iterdir() if is_partial_of(other.name, file.name)]
 
 
 def is_whole(file: Path) -> bytes:
@@ -108,6 +121,8 @@ def test_kill_at_any_step_leaves_one_whole_version(
         code = die(what, file, new, n)
         data = is_whole(file)
         seen.append(data)
+        for partial in partials(file):
+            os.utime(partial, (0, 0))  # long ago: nobody writes it any more
         if data == NEW:
             assert undo_edit(file).before == OLD
         else:
@@ -118,7 +133,7 @@ def test_kill_at_any_step_leaves_one_whole_version(
         assert is_whole(file) == NEW
         undo_edit(file)
         assert is_whole(file) == OLD
-        assert not (file.parent / partial_name(file.name)).exists()
+        assert partials(file) == []
         if code == 0:
             break
         assert code == -signal.SIGKILL
@@ -191,13 +206,23 @@ def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
     assert is_whole(file) == OLD
 
 
-def test_a_partial_file_of_another_process_is_replaced_and_never_followed(file: Path, tmp_path: Path) -> None:
+def test_a_partial_file_is_removed_once_nobody_can_be_writing_it_and_never_followed(file: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
-    (file.parent / partial_name(file.name)).symlink_to(victim)
+    old, young, another = (file.with_name(partial_of(name)) for name in (file.name, file.name, "other"))
+    for partial in (old, young, another):
+        partial.symlink_to(victim)
+    for partial in (old, another):
+        os.utime(partial, (0, 0), follow_symlinks=False)
     apply_edit(file, OLD, NEW)
-    assert is_whole(file) == NEW
+    assert file.read_bytes() == NEW
+    assert [partial.is_symlink() for partial in (old, young, another)] == [False, True, True]
     assert victim.read_bytes() == b"precious"
+
+
+def partial_of(name: str) -> str:
+    """A name as `replace_file` makes them."""
+    return f"{partial_prefix(name)}{os.urandom(4).hex()}.partial"
 
 
 def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path) -> None:
@@ -295,6 +320,85 @@ def test_a_file_put_back_by_hand_needs_no_undo(file: Path) -> None:
     file.write_bytes(OLD)
     with pytest.raises(ConfigError, match="no edit"):
         undo_edit(file)
+
+
+def test_undo_without_a_file_never_goes_on_to_another_files_edit(tmp_path: Path) -> None:
+    """The last edit's file holds again what it held before, by `git checkout` for example: nothing else was meant."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    for file in (a, b):
+        file.write_bytes(b"0")
+        apply_edit(file, b"0", b"1")
+    b.write_bytes(b"0")
+    for undo in (last_edit, undo_edit, undo_edit):
+        for is_forced in (False, True):
+            with pytest.raises(StorageError, match="holds again what it held before") as raised:
+                undo(None, is_forced=is_forced)
+            assert str(b) in raised.value.message
+            assert "--undo FILE" in raised.value.hint
+    assert a.read_bytes() == b"1"
+    assert undo_edit(a).path == a
+    with pytest.raises(ConfigError, match="no edit"):
+        undo_edit(b)
+    with pytest.raises(ConfigError, match="no edit"):  # that one is over
+        undo_edit(None)
+
+
+def test_a_look_at_the_last_edit_deletes_nothing(file: Path) -> None:
+    apply_edit(file, OLD, NEW)
+    apply_edit(file, NEW, OLD + NEW)
+    file.write_bytes(NEW)
+    entries = sorted(open_history().iterdir())
+    for path in (file, None):
+        for is_forced in (False, True):
+            with contextlib.suppress(StorageError):
+                last_edit(path, is_forced=is_forced)
+    assert sorted(open_history().iterdir()) == entries
+
+
+def test_two_writers_of_one_file_have_partial_files_of_their_own(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second begins while the first is about to rename: each writes what it was given, whole."""
+    real, others = os.replace, [b"second" * 99999]
+
+    def replace(source: str, target: str) -> None:
+        if others:
+            replace_file(file, others.pop(), expected=None)
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    replace_file(file, NEW, expected=None)
+    assert file.read_bytes() == NEW
+    assert neighbours(file) == set()
+
+
+def test_a_new_file_never_takes_the_place_of_one_that_appears(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = file.with_name("new")
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        new.write_bytes(b"in the last moment")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StorageError, match="appeared meanwhile"):
+        write_beside(new, NEW, like=file)
+    assert new.read_bytes() == b"in the last moment"
+    assert neighbours(file) == {"new"}
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_what_is_gone_by_now_is_said(file: Path, has_folder: bool) -> None:
+    file.unlink()
+    if not has_folder:
+        file.parent.rmdir()
+    with pytest.raises(StorageError, match="is gone") as raised:
+        apply_edit(file, OLD, NEW)
+    assert "space" not in raised.value.message + raised.value.hint
+    with pytest.raises(ConfigError, match="no edit"):
+        last_edit(file)
+    if not has_folder:
+        with pytest.raises(StorageError, match="is gone") as raised:
+            write_beside(file, NEW, like=file)
+        assert "space" not in raised.value.message + raised.value.hint
 
 
 def test_damaged_entries_are_passed_over(file: Path) -> None:

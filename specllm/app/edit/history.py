@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from specllm.app.apply import digest_now, digest_of, replace_file
+from specllm.app.apply import digest_now, digest_of, replace_file, require_as_expected
 from specllm.app.state import state_dir
+from specllm.app.text_file import MAX_BYTES
 from specllm.errors import ConfigError, SpecllmError, StorageError
 from specllm.models.disk import locked
 
@@ -59,6 +62,7 @@ def apply_edit(path: Path, before: bytes, after: bytes) -> None:
     """
     folder = open_history()
     with locked(folder / "lock"):
+        require_as_expected(path, digest_of(before))
         try:
             entry = _add(folder, path, before, after)
         except StorageError as error:
@@ -75,8 +79,20 @@ def apply_edit(path: Path, before: bytes, after: bytes) -> None:
             old.unlink(missing_ok=True)
 
 
+def read_replaced(path: Path) -> bytes:
+    """What the file holds that an edit is to replace; raises ConfigError where that could not be kept."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", "name another file") from None
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{path} is too large to be kept for --undo", "name another file, or move it away first")
+    return data
+
+
 def last_edit(path: Path | None, *, is_forced: bool = False) -> Entry:
-    """The edit that `undo_edit` would take back; raises what that would raise."""
+    """The edit that `undo_edit` would take back; raises what that would raise, and changes nothing."""
     folder = open_history()
     with locked(folder / "lock"):
         entry = _last(folder, path)
@@ -90,10 +106,15 @@ def undo_edit(path: Path | None, *, is_forced: bool = False) -> Entry:
     """Takes back the newest edit of `path` (None: of any file) and returns it.
 
     Raises StorageError where the file changed since, unless `is_forced`: then what it holds now becomes the newest edit's
-    old text, so that another undo brings it back. Raises ConfigError where there is nothing to take back.
+    old text, so that another undo brings it back. Raises it too where nobody named a file and that of the newest edit holds
+    its old text already: an older edit of another file is not what was meant. Raises ConfigError where there is nothing to
+    take back.
     """
     folder = open_history()
     with locked(folder / "lock"):
+        if path is not None:
+            for over in _over(folder, path):
+                _drop(over.file)
         entry = _last(folder, path)
         now = _read(entry.path)
         if _is_as_left(entry, now):
@@ -131,33 +152,58 @@ def _is_as_left(entry: Entry, now: bytes | None) -> bool:
 
 def _refusal(entry: Entry, now: bytes | None) -> StorageError:
     what = "is gone" if now is None else "changed since that edit"
-    return StorageError(f"{entry.path} {what}, so nothing was undone", "pass --force to restore it all the same")
+    return StorageError(
+        f"{entry.path} {what}, so nothing was undone", "pass --force to restore it all the same, or name another file"
+    )
 
 
 def _last(folder: Path, path: Path | None) -> Entry:
-    wanted = Path(os.path.realpath(path)) if path else None
-    suffix = f"-{_key(wanted)}.json" if wanted else ".json"
+    n_over = len(_over(folder, path)) if path is not None else 0
+    found = next(itertools.islice(_parsed_entries(folder, path), n_over, None), None)
+    if found is None:
+        raise ConfigError(
+            f"there is no edit of {path} to undo" if path else "there is no edit to undo",
+            f"edits are kept in {folder}, the last {MOST} of them",
+        )
+    if path is None and _is_over(found):
+        raise StorageError(
+            f"the last edit was of {found.path}, which holds again what it held before; nothing was undone",
+            "specllm edit --undo FILE takes back the last edit of another file",
+        )
+    return found
+
+
+def _over(folder: Path, path: Path) -> list[Entry]:
+    """The newest edits of `path` that never happened, or were taken back by hand."""
+    return list(itertools.takewhile(_is_over, _parsed_entries(folder, path)))
+
+
+def _is_over(entry: Entry) -> bool:
+    now = digest_now(entry.path)
+    return now != entry.after_sha256 and now == digest_of(entry.before)
+
+
+def _parsed_entries(folder: Path, path: Path | None) -> Iterator[Entry]:
+    """Newest first; of that file alone, where it is named."""
+    suffix = f"-{_key(Path(os.path.realpath(path)))}.json" if path else ".json"
     for file in reversed(_entries(folder)):
-        if not file.name.endswith(suffix) or (entry := _parsed(file)) is None:
-            continue
-        now = digest_now(entry.path)
-        if now != entry.after_sha256 and now == digest_of(entry.before):  # never happened, or was taken back by hand
-            _drop(file)
-            continue
-        return entry
-    raise ConfigError(f"there is no edit of {path} to undo" if path else "there is no edit to undo",
-                      f"edits are kept in {folder}, the last {MOST} of them")  # fmt: skip
+        if file.name.endswith(suffix) and (entry := _parsed(file)):
+            yield entry
 
 
 def _add(folder: Path, path: Path, before: bytes, after: bytes) -> Path:
     """Writes an edit down; returns the file with it."""
     target = Path(os.path.realpath(path))
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode)
+    except OSError:  # gone by now, which shows when it is to be replaced
+        mode = 0o600
     numbers = [int(file.name.partition("-")[0]) for file in _entries(folder)]
     file = folder / f"{max(numbers, default=0) + 1:08d}-{_key(target)}.json"
     values = {
         "path": os.fsencode(target).decode("utf-8", "surrogateescape"),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "mode": stat.S_IMODE(target.stat().st_mode),
+        "mode": mode,
         "after_sha256": digest_of(after),
         "before": base64.b64encode(before).decode(),
     }

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from specllm.app.edit import use_case as app
-from specllm.app.text_file import read_text_file
+from specllm.app.text_file import MAX_BYTES, read_text_file
 from specllm.cli.edit_apply import _ask
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import StorageError
@@ -204,6 +204,51 @@ def test_an_output_that_appears_while_generating_is_left_alone(
     assert (folder / "new.py").read_text() == "mine"
 
 
+@pytest.mark.parametrize("what", ["changed", "gone", "appeared", "file gone"])
+def test_an_output_that_is_another_file_by_now_is_left_alone(
+    edit: Edit, folder: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    real, new = app.conclude, folder / "new.py"
+    if what in ("changed", "gone"):
+        new.write_text("was there")
+
+    def conclude(*arguments: Any) -> Any:
+        if what == "gone":
+            new.unlink()
+        elif what == "file gone":
+            (folder / "t.py").unlink()
+        else:
+            new.write_text("mine")
+        return real(*arguments)
+
+    monkeypatch.setattr(app, "conclude", conclude)
+    where = [] if what == "file gone" else ["-o", "new.py"]
+    result = edit("t.py", *where, "--yes", "Fix add", reply=f"{AFTER}```")
+    name = "t.py" if what == "file gone" else "new.py"
+    assert (result.code, result.stdout) == (1, DIFF)
+    if "gone" in what:
+        assert f"error: {name} is gone by now, so nothing was written\n" in result.stderr
+        assert not (folder / name).exists()
+    else:
+        assert f"error: {name} {what} meanwhile, so nothing was written" in result.stderr
+        assert new.read_text() == "mine"
+    assert "space" not in result.stderr
+    assert Path(result.stderr.strip().rpartition("kept in ")[2]).read_text() == AFTER
+    assert edit("--undo").code == 2  # nothing was done
+
+
+def test_a_replaced_output_can_be_had_back(edit: Edit, folder: Path) -> None:
+    (folder / "new.py").write_bytes(b"\xff\0 mine")
+    result = edit("t.py", "-o", "new.py", "--yes", "-q", "Fix add", reply=f"{AFTER}```")
+    assert result.stderr == "wrote new.py; specllm edit --undo new.py takes it back\n"
+    assert (folder / "new.py").read_text() == AFTER
+    assert edit("new.py", "--undo").code == 0
+    assert (folder / "new.py").read_bytes() == b"\xff\0 mine"
+    (folder / "link").symlink_to("new.py")
+    assert edit("t.py", "-o", "link", "--yes", "-q", "Fix add", reply=f"{AFTER}```").code == 0
+    assert ((folder / "link").is_symlink(), (folder / "new.py").read_text()) == (True, AFTER)
+
+
 BAD_ARGUMENTS = [
     ([], "there is no file to edit"),
     (["t.py"], "there is no instruction"),
@@ -227,6 +272,7 @@ BAD_ARGUMENTS = [
     (["t.py", "x", "-o", "none/t.py"], "there is no folder"),
     (["t.py", "x", "-o", "."], "is a folder or a device"),
     (["t.py", "x", "-o", "/dev/null", "--yes"], "is a folder or a device"),
+    (["t.py", "x", "-o", "large", "--yes"], "too large to be kept for --undo"),
     (["t.py", "x", "--force"], "--force belongs to --undo"),
     (["t.py", "x", "--prompt-variant", "none"], "no prompt variant"),
     (["t.py", "x", "-n", "0"], "max tokens is 0"),
@@ -253,6 +299,7 @@ def test_bad_arguments_are_refused_before_a_model_is_loaded(
     monkeypatch.setattr("specllm.app.loading.Weights", load)
     (folder / "binary").write_bytes(b"\0\1\2")
     (folder / "read-only").write_text("x")
+    (folder / "large").write_bytes(b"x" * (MAX_BYTES + 1))
     (folder / "read-only").chmod(0o444)
     result = edit(*arguments, "--json")
     assert result.code == (1 if "missing.gguf" in arguments else 2)
