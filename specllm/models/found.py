@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllm.models.entries import split_part
+from specllm.models.hub import cache_dir
 
 MAX_DEPTH = 6
 MAX_FILES = 20_000  # per folder: somebody may point a cache variable at their whole disk
@@ -64,8 +65,7 @@ def _candidates() -> Iterator[tuple[str, str, Path]]:
 def _folders() -> Iterator[tuple[str, Path]]:
     home = Path.home()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-    hub_home = Path(os.environ.get("HF_HOME") or cache / "huggingface")
-    yield "hub", Path(os.environ.get("HF_HUB_CACHE") or hub_home / "hub").expanduser()
+    yield "hub", cache_dir()
     if llama_cache := os.environ.get("LLAMA_CACHE"):
         yield "llama.cpp", Path(llama_cache).expanduser()
     yield "llama.cpp", cache / "llama.cpp"

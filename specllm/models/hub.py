@@ -1,4 +1,4 @@
-"""The model hub: the only module that imports huggingface_hub, and it lets none of its exceptions out.
+"""The model hub and its cache: the only module that imports huggingface_hub, and it lets none of its exceptions out.
 
 Bytes go straight into the unfinished pull's folder under the file's own etag, so an interrupted download
 goes on where it stopped, also in another process, and a file that changed on the hub starts over.
@@ -6,6 +6,8 @@ goes on where it stopped, also in another process, and a file that changed on th
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,13 +23,54 @@ from specllm.models.progress import Progress
 LOGIN_HINT = "accept the model's terms on its hub page, then: hf auth login"
 
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HubFile:
-    """A complete download, not yet verified. `sha256` is what the hub promises, None where it does not."""
+    """A complete file, not yet verified. `sha256` is what the hub promises, None where it does not."""
 
     path: Path
     commit: str
     sha256: str | None
+
+
+def cache_dir() -> Path:
+    """Where the hub's own client, and every tool that uses it, keeps its files; may not exist."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    home = os.environ.get("HF_HOME") or Path(cache) / "huggingface"
+    chosen = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or Path(home) / "hub"
+    return Path(chosen).expanduser()
+
+
+def cached(source: HubSource) -> tuple[HubFile, ...]:
+    """The file of `source`, or every part of a split one, out of one snapshot in the hub's cache; empty where it is not
+    whole there. Nothing is read or asked of the network."""
+    repository = cache_dir() / f"models--{source.repo.replace('/', '--')}"
+    if not repository.is_dir():  # spares the import
+        return ()
+    from huggingface_hub import try_to_load_from_cache
+
+    revisions = [source.revision]
+    if source.revision == "main":  # a file that was fetched by its commit has left no note of the branch it is from
+        snapshots = (repository / "snapshots").glob("*")
+        revisions += [path.name for path in sorted(snapshots, key=lambda path: -path.stat().st_mtime)]
+    for revision in revisions:
+        found = [
+            try_to_load_from_cache(source.repo, file, cache_dir=repository.parent, revision=revision)
+            for file in source.files()
+        ]
+        paths = [Path(path) for path in found if isinstance(path, str)]
+        if len(paths) == len(found):
+            return tuple(_of_cache(path, source) for path in paths)
+    return ()
+
+
+def _of_cache(path: Path, source: HubSource) -> HubFile:
+    """snapshots/COMMIT/FILE is a link to blobs/ETAG; the etag of a large file is its digest."""
+    blob = path.resolve().name
+    commit = path.parents[source.file.count("/")].name
+    return HubFile(path=path, commit=commit, sha256=blob if _SHA256.fullmatch(blob) else None)
 
 
 def fetch(source: HubSource, folder: Path, progress: Progress) -> HubFile:
@@ -58,8 +101,7 @@ def fetch(source: HubSource, folder: Path, progress: Progress) -> HubFile:
         file_download.http_get(
             metadata.location, watched, resume_size=done_bytes, headers=headers, expected_size=metadata.size
         )
-    is_sha256 = len(etag) == 64 and all(digit in "0123456789abcdef" for digit in etag)
-    return HubFile(path=part, commit=metadata.commit_hash or "", sha256=etag if is_sha256 else None)
+    return HubFile(path=part, commit=metadata.commit_hash or "", sha256=etag if _SHA256.fullmatch(etag) else None)
 
 
 def _prepare(part: Path, n_bytes: int | None) -> int:

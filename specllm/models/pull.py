@@ -23,6 +23,7 @@ from specllm.models.entries import MAX_FILE_NAME, HubSource, Model, Source, Whee
 from specllm.models.progress import Progress
 from specllm.models.store import (
     RecordedDigest,
+    cached_files,
     destination,
     installed_path,
     lock_file,
@@ -63,6 +64,7 @@ class _Fetched:
     path: Path
     revision: str
     sha256: str | None  # what the source itself promises
+    is_ours: bool = True  # below `.partial`
 
 
 def pull(model: Model, progress: Progress) -> Pulled:
@@ -71,7 +73,7 @@ def pull(model: Model, progress: Progress) -> Pulled:
     DownloadError lists every source with its reason; DigestMismatch: one delivered, but the wrong bytes.
     StorageError and KeyboardInterrupt leave what came so far for the next pull.
     """
-    if (path := installed_path(model)) is not None:
+    if (path := _there(model, progress)) is not None:
         return _already_there(model, path)
     if model.local_path is not None:
         raise ModelNotFound(
@@ -80,11 +82,29 @@ def pull(model: Model, progress: Progress) -> Pulled:
         )
     make_folder(models_dir())
     with locked(lock_file(model.name), lambda: progress.message(f"another specllm is pulling {model.name}; waiting")):
-        if (path := installed_path(model)) is not None:
+        if (path := _there(model, progress)) is not None:
             return _already_there(model, path)
         folder = make_folder(partial_dir(model))
         _forget_rejected(folder)
         return _from_first_source(model, folder, progress)
+
+
+def _there(model: Model, progress: Progress) -> Path | None:
+    """Where the model lies, if it does. What lies in the hub's cache has the expected digest: it is read when it is first met."""
+    path, cached = installed_path(model), cached_files(model)
+    if not cached or path != cached[0].path or recorded_digest(model) is not None:
+        return path
+    files = [_Fetched(path=file.path, revision=file.commit, sha256=file.sha256, is_ours=False) for file in cached]
+    try:
+        sha256 = _verified(model, files, progress)
+    except DigestMismatch as error:
+        progress.message(f"{path} in the hub's cache is passed over: {error.message}")
+        return None
+    record_digest(
+        model,
+        RecordedDigest(sha256=sha256, bytes=size_on_disk(path), source="the hub's cache", revision=files[0].revision),
+    )
+    return path
 
 
 def _already_there(model: Model, path: Path) -> Pulled:
@@ -170,18 +190,21 @@ def _check(
     is_size_right = expected_bytes in (None, n_bytes)
     if is_size_right and expected in (None, actual):
         return actual
+    sizes = "" if is_size_right else f", {n_bytes:,} bytes instead of {expected_bytes:,}"
+    wrong = f"wrong bytes: sha256 {actual}, expected {expected or 'not known'}{sizes}"
+    if not fetched[0].is_ours:
+        raise DigestMismatch(wrong)
     rejected = [path.with_suffix(".rejected") for path in paths]
     for path, aside in zip(paths, rejected, strict=True):
         with storage_errors(aside):
             os.replace(path, aside)
-    sizes = "" if is_size_right else f", {n_bytes:,} bytes instead of {expected_bytes:,}"
     hint = f"the wrong file is kept as {rejected[0]}; to fetch it all again: specllm models pull {model.name}"
     if model.sha256 is None and record is not None:
         hint = (
             f"the file has changed since you first pulled it; to accept the new one, remove "
             f"{models_dir() / '.digests' / (model.name + '.json')} and pull again"
         )
-    raise DigestMismatch(f"wrong bytes: sha256 {actual}, expected {expected or 'not known'}{sizes}", hint)
+    raise DigestMismatch(wrong, hint)
 
 
 def _forget_rejected(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 MODELS_DIR/FILE.gguf            installed models, whole and verified; a file dropped here by hand counts too
 MODELS_DIR/.digests/NAME.json   the digest a file had when it came, where models.toml promises none
+the hub's cache                 a file that another tool has fetched from a model's hub source is used there
 MODELS_DIR/.partial/NAME/       an unfinished pull, resumed by the next one
 CONFIG_DIR/models.toml          the user's own entries
 """
@@ -19,7 +20,8 @@ import platformdirs
 
 from specllm.errors import BadModelFile, ConfigError, DigestMismatch, ModelNotFound, StorageError
 from specllm.models.disk import locked, sha256_of, storage_error, storage_errors, write_whole
-from specllm.models.entries import Model, is_safe_name, split_part
+from specllm.models.entries import HubSource, Model, is_safe_name, split_part
+from specllm.models.hub import HubFile, cached
 
 GGUF_MAGIC = b"GGUF"
 
@@ -60,17 +62,38 @@ def lock_file(name: str) -> Path:
 def installed_path(model: Model) -> Path | None:
     """The file of `model` when it is there, whole and with the promised size; its content is `verify`'s business.
 
-    Of a split model the first part; one that stays where it is may lack others, which is told where it is used.
+    Of a split model the first part; one that stays where it is may lack others, which is told where it is used. What is
+    not in the model folder may be in the hub's cache.
     """
     path = destination(model)
     try:
-        if not path.is_file():
-            return None
-        if model.local_path is None and (n_bytes := size_on_disk(path)) != (model.bytes or n_bytes):
-            return None
+        if path.is_file() and (model.local_path is not None or _is_promised(size_on_disk(path), model.bytes)):
+            return path
     except (OSError, ValueError, ModelNotFound):
-        return None
-    return path
+        pass
+    return next((file.path for file in cached_files(model)), None)
+
+
+def cached_files(model: Model) -> tuple[HubFile, ...]:
+    """What the hub's cache has of `model`, part by part; empty where it is not whole there, or plainly another version: by its
+    size, or by the digest that the hub promised."""
+    record = recorded_digest(model)
+    expected = model.sha256 or (record.sha256 if record else None)
+    for source in model.sources if model.local_path is None else ():
+        try:
+            files = cached(source) if isinstance(source, HubSource) else ()
+            n_bytes = sum(file.path.stat().st_size for file in files)
+        except OSError:
+            continue
+        promised = files[0].sha256 if len(files) == 1 else None
+        if files and _is_promised(n_bytes, model.bytes) and (promised is None or _is_promised(promised, expected)):
+            return files
+    return ()
+
+
+def _is_promised(value: int | str, promised: int | str | None) -> bool:
+    """Whether it is the promised one, where something was promised."""
+    return promised is None or value == promised
 
 
 def size_on_disk(path: Path) -> int:
@@ -200,6 +223,8 @@ def verify(model: Model, on_bytes: Callable[[int], None] = lambda n_bytes: None)
     DigestMismatch says both digests; nothing is deleted.
     """
     path = destination(model)
+    if not path.is_file():
+        path = installed_path(model) or path
     if not path.is_file():
         raise ModelNotFound(f"{model.name} is not installed: there is no {path}", f"specllm models pull {model.name}")
     try:

@@ -39,7 +39,7 @@ def check_files(registry: Registry, *, is_full: bool, progress: Progress) -> Ite
     """One check for every model file on this disk, and for every missing one of the default pair."""
     wanted = {model.name for model in _default_models(registry)}
     for model in registry.models.values():
-        name, path = f"model {model.name}", store.destination(model)
+        name, path = f"model {model.name}", _place(model)
         if path.exists():
             yield attempt(name, partial(_file, model, is_full, progress))
         elif model.name in wanted:
@@ -93,9 +93,14 @@ def _located(registry: Registry) -> list[LocatedModel]:
     return located
 
 
+def _place(model: Model) -> Path:
+    """Where its file is, or should be."""
+    return store.installed_path(model) or store.destination(model)
+
+
 def _file(model: Model, is_full: bool, progress: Progress) -> Check:
     """Size, header and digest of an installed file; raises what is wrong with it."""
-    name, path = f"model {model.name}", store.destination(model)
+    name, path = f"model {model.name}", _place(model)
     header = read_header(path)
     if store.installed_path(model) is None:
         return Check(
