@@ -20,6 +20,11 @@ Mask = npt.NDArray[np.uint8]  # a bit per token, lowest bit first: (ceil(n_vocab
 Row = npt.NDArray[np.float32]  # (n_vocab,)
 T = TypeVar("T")
 
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_FORBIDDEN = np.where(
+    _BITS, np.float32(0), np.float32(-np.inf)
+)  # (256, 8): by a byte of a mask, what to add to eight logits
+
 
 class Constraint(Protocol):
     """The answer of one request, restricted to a language. Its end is a token that ends the generation."""
@@ -90,11 +95,13 @@ def is_allowed(mask: Mask, token: Token) -> bool:
 
 def masked(row: Row, mask: Mask) -> Row:
     """A copy of the row with -inf for every token that is not allowed. Raises NothingAllowed where no finite logit is left."""
-    # Setting what is forbidden costs 0.1 ms for 151,936 tokens, gathering what is allowed five times that inside a string.
-    forbidden = np.unpackbits(~mask, bitorder="little", count=min(len(row), 8 * len(mask))).view(np.bool_)
-    result = row.copy()
-    result[: len(forbidden)][forbidden] = -np.inf
-    result[len(forbidden) :] = -np.inf
+    # 0.05 ms for 151,936 tokens, whatever is allowed. By adding and not by setting: NaN stays NaN and +inf becomes it, so that
+    # a model that computes no numbers is seen in the largest one that is left.
+    result = _FORBIDDEN.take(mask[: -(-len(row) // 8)], axis=0).reshape(-1)[: len(row)]
+    if len(result) < len(row):  # the mask ends before the row: more tokens that are not allowed
+        result = np.concatenate([result, np.full(len(row) - len(result), -np.inf, np.float32)])
+    with np.errstate(invalid="ignore"):
+        result += row
     if result.max() == -np.inf:
         raise NothingAllowed(
             "the grammar allows only tokens that a logit bias forbids, or that this model does not have",

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from specllm.config import SamplingConfig
 from specllm.decoding.constraint import Constraint, is_allowed, masked
 from specllm.decoding.protocols import Token
+from specllm.errors import BackendError
 
 Row = npt.NDArray[np.float32]  # (n_vocab,)
 Floats = npt.NDArray[np.float64]
@@ -109,12 +110,12 @@ class KeyedSampler:
         """The token of the highest logit; of equal ones the first."""
         row = self.adjusted(logits, context)
         best = int(np.argmax(row))
-        if (
-            self.constraint is not None
-        ):  # mostly the model wants what it may: then no mask needs to be laid over the row
+        # Mostly the model wants what it may: then no mask needs to be laid over the row.
+        if self.constraint is not None and logits[best] < math.inf:
             mask = self.constraint.mask(context)
             if not is_allowed(mask, best) or row[best] == -np.inf:
                 best = int(np.argmax(masked(row, mask)))
+        _require_number(logits[best])
         return best
 
     def _survivors(self, logits: Row, context: Sequence[Token]) -> tuple[Ids, Floats]:
@@ -126,7 +127,9 @@ class KeyedSampler:
         """
         row = self.allowed(logits, context)
         k = min(self.config.top_k, len(row)) or len(row)
-        highest = float(row.max())
+        best = int(row.argmax())
+        _require_number(logits[best])
+        highest = float(row[best])
         delta = _DELTA
         while True:
             tokens, values = ranked(row, highest - delta, k)
@@ -154,7 +157,8 @@ class KeyedSampler:
         row = logits.copy()
         if len(self._bias_tokens):
             known = self._bias_tokens < len(row)
-            np.add.at(row, self._bias_tokens[known], self._bias_values[known])
+            with np.errstate(invalid="ignore"):  # +inf with -inf added: NaN, which is told like any other
+                np.add.at(row, self._bias_tokens[known], self._bias_values[known])
         if self._has_penalties:
             self._penalize(row, context)
         return row
@@ -172,6 +176,16 @@ class KeyedSampler:
         values = row[tokens]
         values = np.where(values > 0, values / config.repeat_penalty, values * config.repeat_penalty)
         row[tokens] = values - n * config.frequency_penalty - config.presence_penalty
+
+
+def _require_number(highest: np.float32) -> None:
+    """Raises BackendError where the model's highest logit is none: numpy takes NaN for the largest of all, so one number tells
+    about the whole row."""
+    if not math.isfinite(highest):
+        raise BackendError(
+            f"the model computes no numbers here ({highest}): its file is damaged, or llama.cpp miscalculates it",
+            "check the file with `specllm models verify`; then try --gpu-layers 0, --kv-type f16 or --flash-attention off",
+        )
 
 
 def ranked(row: Row, threshold: float, k: int) -> tuple[Ids, Floats]:

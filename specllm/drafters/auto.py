@@ -49,7 +49,7 @@ class AutoDrafter:
         drafts = {name: draft for name, draft in proposed.items() if draft.source == name}
         self._proposals = {name: _Proposal(draft, len(context)) for name, draft in drafts.items()}
         options = {name: controller.best_prefix(name, draft.evidence) for name, draft in drafts.items()}
-        if self._model is not None and controller.asks_now():
+        if self._model is not None and not self._model.is_off and controller.asks_now():
             n_pending = self._model.n_pending(context)
             free_rate = max((option.rate for option in options.values()), default=0.0)
             options["model"] = controller.model_option("model", n_pending, k, free_rate)

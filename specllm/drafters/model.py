@@ -8,6 +8,8 @@ is asked for a draft.
 
 from __future__ import annotations
 
+import logging
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -22,6 +24,8 @@ from specllm.decoding.controller import Verdict
 from specllm.decoding.protocols import EMPTY_DRAFT, FREE, Draft, LanguageModel, Round, Sampler, Token
 from specllm.drafters.grammar import foreseen
 from specllm.errors import NothingAllowed
+
+LOGGER = logging.getLogger("specllm")
 
 # Evidence: the draft model's own confidence, the probability of its likeliest token. What is believed before anything is seen was
 # measured on 26 answers of a 1.5B model and its 0.5B sibling in Q4_0 (30 November 2026): how often a token of each class is
@@ -85,6 +89,7 @@ class ModelDrafter:
         self._fed: list[Token] = []  # the tokens in the draft model's KV cache
         self._n_agreed = 0  # of them, known to be the context's
         self.dropped = EMPTY_DRAFT  # the token that the rule dropped last, where that left no draft at all
+        self.is_off = False  # it has computed no numbers
         self.seen: tuple[int, ...] = ()  # the evidence of the last proposal, and of the token that ended it unproposed
 
     def begin(self, context: Sequence[Token]) -> None:
@@ -96,7 +101,7 @@ class ModelDrafter:
     def propose(self, context: Sequence[Token], k: int) -> Draft:
         k = min(k, self._model.n_ctx // 4)
         self.dropped, self.seen = EMPTY_DRAFT, ()
-        pending = self._catch_up(context, k)
+        pending = [] if self.is_off else self._catch_up(context, k)
         if not pending:
             return EMPTY_DRAFT
         extended = list(context)  # the sampler looks back for penalties, and its noise is keyed by the length
@@ -110,7 +115,12 @@ class ModelDrafter:
             pending += free
             row = self._model.forward(pending, logits="last")[0]
             self._fed += pending
-            probability = top_probability(row, int(row.argmax()))
+            best = int(row.argmax())
+            if not math.isfinite(row[best]):  # NaN is the largest of all to numpy: then nothing here can be trusted
+                LOGGER.warning("the draft model is off from here on: it computes no numbers (%s)", row[best])
+                self.is_off = True
+                return EMPTY_DRAFT
+            probability = top_probability(row, best)
             evidence.append(bisect_right(CONFIDENCE_STEPS, probability))
             verdict = self.rule(probability, evidence, k)
             token = self._pick(row, extended) if verdict != "drop" or len(evidence) == 1 else None

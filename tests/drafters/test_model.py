@@ -337,3 +337,36 @@ def test_begin_forgets_the_last_request():
     again.begin([1, 2, 8, 9])
     assert drafter.propose([1, 2, 8, 9], 5) == again.propose([1, 2, 8, 9], 5)
     assert used.cache == fresh.cache
+
+
+class FailingModel(CountingModel):
+    """Computes numbers up to a place, and none behind it."""
+
+    def __init__(self, n_numbers: int, value: float) -> None:
+        super().__init__(n_vocab=N_VOCAB)
+        self.n_numbers, self.value = n_numbers, value
+
+    def row(self, tokens: Sequence[int]):
+        row = super().row(tokens)
+        if len(tokens) > self.n_numbers:
+            row[5] = self.value
+        return row
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_model_without_numbers_is_switched_off(value, temperature, caplog):
+    """The text is the target's in any case: a broken draft model costs speed, and is told once."""
+    model = FailingModel(4, value)
+    drafter = ModelDrafter(model, sampler_for(temperature), rule=floor_rule(0.0))
+    drafter.begin([1, 2])
+    assert len(drafter.propose([1, 2], 2).tokens) == 2
+    assert drafter.propose([1, 2, 3, 4], 4).tokens == ()
+    n_forwards = model.n_forwards
+    assert drafter.propose([1, 2, 3, 4], 4).tokens == ()
+    drafter.begin([1])
+    assert drafter.propose([1], 1).tokens == ()
+    assert model.n_forwards == n_forwards
+    assert [record.message for record in caplog.records] == [
+        f"the draft model is off from here on: it computes no numbers ({value})"
+    ]
