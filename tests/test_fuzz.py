@@ -156,7 +156,7 @@ ROUND = {
 }  # fmt: skip
 LAST = {
     **{key: value for key, value in ROUND.items() if key != "prompt"}, "round": 1, "reason": "length",
-    "end": {"finish_reason": "length", "strategy": "lookup k=4", "plain_tok_per_s": 12.5},
+    "end": {"finish_reason": "length", "strategy": "lookup k=4"},
 }  # fmt: skip
 TRACE = [ROUND, LAST]
 TALK = [

@@ -168,11 +168,6 @@ class Answer:
         """The round behind the chunks that were yielded last."""
         return self._generation.last_round
 
-    @property
-    def plain_tok_per_s(self) -> float | None:
-        """What plain decoding makes on this machine, as measured for the controller; None where nothing was measured."""
-        return self._session.plain_tok_per_s
-
     def host(self) -> dict[str, object]:
         """For the `host` part of a JSON document."""
         return describe_build()
@@ -302,7 +297,7 @@ def _written_down(answer: Answer, trace: Path, piece: Piece) -> Iterator[None]:
     with TraceWriter(trace, piece) as writer:
         answer._chunks = traced(answer._generation, writer, answer._logprobs_of)
         yield
-        writer.end(finish_reason=answer.finish_reason, strategy=answer.strategy, plain_tok_per_s=answer.plain_tok_per_s)
+        writer.end(finish_reason=answer.finish_reason, strategy=answer.strategy)
 
 
 @contextlib.contextmanager

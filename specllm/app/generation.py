@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Literal
 
@@ -85,11 +86,6 @@ class Session:
     def controller(self) -> Controller | None:
         """Who decides about drafts, where nobody fixed their length."""
         return self.drafter.controller if isinstance(self.drafter, AutoDrafter) else None
-
-    @property
-    def plain_tok_per_s(self) -> float | None:
-        """What plain decoding makes on this machine, where that was measured."""
-        return self.controller.plain().rate if self.controller else None
 
     def strategy(self, config: DraftConfig) -> str:
         """Who drafted and how much, and what was left off and why, in a few words."""
@@ -212,6 +208,8 @@ class Generation:
         if controller is not None and controller.asks_a_model:
             sampler = CertaintySampler(sampler, controller.certainty)
         for round in decode(session.target, drafter, sampler, session.context, self.draft_length, until):
+            if controller is not None:
+                round = replace(round, plain_s=controller.plain_s(round))
             self.metrics.add(round)
             self.last_round = round
             if round.reason:

@@ -154,6 +154,12 @@ class Controller:
     def plain(self) -> Option:
         return Option(0, 1.0 / self.cost.seconds(1))
 
+    def plain_s(self, round: Round) -> float:
+        """Seconds that plain decoding would have taken for the tokens of a round just observed."""
+        if not round.draft.tokens:
+            return round.verify_s + round.rest_s  # it was plain decoding; asking the drafters is not part of that
+        return len(round.tokens) / self.plain().rate
+
     def best_prefix(self, source: str, evidence: Sequence[int]) -> Option:
         """How much of a draft that is already there to verify.
 

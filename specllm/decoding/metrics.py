@@ -40,6 +40,7 @@ class Metrics:
     rest_s: float = 0.0
     n_committed_first: int = 0  # tokens of the first round, which arrive together with the first token
     first_round_s: float = 0.0
+    plain_s: float = 0.0  # what plain decoding would have taken for the tokens after the first round; 0: not known
     reached_by_position: Counter[int] = field(default_factory=Counter)  # position was drafted, reached and judged
     accepted_by_position: Counter[int] = field(default_factory=Counter)
     rounds_by_source: Counter[str] = field(default_factory=Counter)
@@ -52,6 +53,8 @@ class Metrics:
         seconds = round.draft_s + round.verify_s + round.rest_s
         if not self.n_rounds:
             self.n_committed_first, self.first_round_s = len(round.tokens), seconds
+        else:
+            self.plain_s += round.plain_s or 0.0
         self.n_rounds += 1
         self.n_committed += len(round.tokens)
         self.n_drafted += n_draft
@@ -134,6 +137,21 @@ class Metrics:
         return _ratio(self.n_committed - self.n_committed_first, self.decode_s - self.first_round_s)
 
     @property
+    def plain_tok_per_s(self) -> float | None:
+        """The speed at which plain decoding would have made the same tokens, from the same point on.
+
+        A round without a draft was plain decoding and counts as long as its forward took. Each token of any other round
+        counts as one forward of width 1, as measured on this machine and corrected by the rounds of this answer.
+        """
+        return _ratio(self.n_committed - self.n_committed_first, self.plain_s)
+
+    @property
+    def speedup_over_plain(self) -> float | None:
+        """Decode speed / plain decode speed."""
+        speed, plain = self.decode_tok_per_s, self.plain_tok_per_s
+        return speed / plain if speed and plain else None
+
+    @property
     def tpot_s(self) -> float | None:
         """Seconds per output token, the inverse of the decode speed."""
         speed = self.decode_tok_per_s
@@ -165,6 +183,8 @@ class Metrics:
             "decode_s": self.decode_s,
             "decode_tok_per_s": self.decode_tok_per_s,
             "tpot_s": self.tpot_s,
+            "plain_tok_per_s": self.plain_tok_per_s,
+            "speedup_over_plain": self.speedup_over_plain,
             "draft_s": self.draft_s,
             "verify_s": self.verify_s,
             "rest_s": self.rest_s,

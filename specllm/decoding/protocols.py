@@ -87,6 +87,7 @@ class Round:
     verify_s: float
     rest_s: float  # sampling, commit, rollback; from when it is yielded, what the drafter learns from it too
     reason: StopReason | None = None  # why generation ended here, if it did
+    plain_s: float | None = None  # what plain decoding would have taken for these tokens; None where that is not known
 
     @property
     def width(self) -> int:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from specllm.decoding.metrics import Metrics
 from specllm.ui.console import harmless, has_colour, is_terminal, joined
-from specllm.ui.generate import Answer, AnswerView, status
+from specllm.ui.generate import Answer, AnswerView, against_plain, shown_speed, status, without_drafts
 from specllm.ui.markdown import MarkdownStream
 from specllm.ui.status import Panel
 
@@ -35,8 +35,6 @@ class Figures(Protocol):
     def strategy(self) -> str: ...
     @property
     def finish_reason(self) -> str | None: ...
-    @property
-    def plain_tok_per_s(self) -> float | None: ...
 
 
 class ChatView(AnswerView):
@@ -100,15 +98,12 @@ def answer_line(answer: Figures, room: Room) -> str:
 
 def figures(answer: Figures, room: Room, speed: float | None = None) -> Iterator[str]:
     """The short forms, most important first; the speed of the whole answer unless one is given."""
-    metrics, plain = answer.metrics, answer.plain_tok_per_s
+    metrics = answer.metrics
     speed = metrics.decode_tok_per_s if speed is None else speed
     if speed is not None:
-        gain = f" ({speed / plain:.2f}x plain)" if plain else ""
-        yield f"{speed:.0f} tok/s{gain}" if speed >= 100 else f"{speed:.1f} tok/s{gain}"
-    if answer.strategy == "plain decoding":
-        yield answer.strategy
-    elif metrics.acceptance_rate is None:
-        yield f"{answer.strategy.replace(':', ' ').split()[0]} drafted nothing"
+        yield f"{shown_speed(speed)} tok/s{against_plain(speed, metrics)}"
+    if metrics.acceptance_rate is None:
+        yield without_drafts(answer.strategy)
     else:
         source, _ = max(metrics.accepted_by_source.items(), key=lambda item: item[1], default=("drafts", 0))
         yield f"{source} {metrics.acceptance_rate:.0%}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -51,11 +52,6 @@ class Answer(Protocol):
     @property
     def last_round(self) -> Round | None:
         """The round behind the chunks that came last; None before the first one."""
-        ...
-
-    @property
-    def plain_tok_per_s(self) -> float | None:
-        """The speed of plain decoding on this machine; None where it is not known."""
         ...
 
     def interrupt(self) -> None: ...
@@ -108,9 +104,8 @@ class AnswerView:
     def close(self, answer: Answer, *, has_table: bool = False) -> None:
         """Says on stderr how it went: the stats line, what the colours mean, and the table of all figures if wanted."""
         if self._has_status and self._has_text:
-            print(stats_line(answer), file=sys.stderr)
-            if ":" in answer.strategy:
-                print(answer.strategy, file=sys.stderr)
+            for line in closing_lines(answer):
+                print(line, file=sys.stderr)
             if legend := self._legend(answer):
                 print(legend, file=sys.stderr)
         if has_table:
@@ -146,8 +141,15 @@ def status(parts: Iterable[str]) -> str:
     return " " + joined(parts, sys.stderr, n_spare=2)
 
 
+def closing_lines(answer: Answer) -> Iterator[str]:
+    """What is printed at the end: the figures on one line and, where it was decided round by round, who drafted how much."""
+    yield stats_line(answer)
+    if ":" in answer.strategy:
+        yield answer.strategy
+
+
 def stats_line(answer: Answer) -> str:
-    """The one line printed at the end; 80 columns hold it whole unless something is out of the ordinary."""
+    """The figures of a finished answer on one line; a terminal shows as many of them as fit, most important first."""
     metrics = answer.metrics
     tokens = f"{metrics.n_committed} tokens"
     if answer.finish_reason == "interrupted":
@@ -156,29 +158,50 @@ def stats_line(answer: Answer) -> str:
         tokens = f"interrupted after {tokens}"
     elif answer.finish_reason == "length":
         tokens = f"{tokens}, cut"
-    ttft = [f"TTFT {metrics.ttft_s:.2f} s"] if metrics.ttft_s is not None else []
-    return joined([tokens, *_figures(answer), *ttft], sys.stderr)
+    return joined([tokens, *_figures(answer, has_ttft=True)], sys.stderr)
 
 
-def _figures(answer: Answer) -> Iterator[str]:
+def _figures(answer: Answer, *, has_ttft: bool = False) -> Iterator[str]:
     """The short forms that the status line and the stats line share."""
     metrics = answer.metrics
     if (speed := metrics.decode_tok_per_s) is not None:
-        yield f"{shown_speed(speed)} tok/s"
-    if answer.strategy == "plain decoding":
-        yield answer.strategy
-        return
-    who = answer.strategy.replace(":", " ").split()[0]
-    if metrics.acceptance_rate is None:
-        yield f"{who} drafted nothing"
-    else:
-        yield f"{who} {metrics.acceptance_rate:.0%} accepted"
+        yield f"{shown_speed(speed)} tok/s{against_plain(speed, metrics)}"
+    rate = metrics.acceptance_rate
+    yield without_drafts(answer.strategy) if rate is None else f"{_drafter(answer.strategy)} {rate:.0%} accepted"
+    if has_ttft and metrics.ttft_s is not None:
+        yield f"TTFT {metrics.ttft_s:.2f} s"
+    if rate is not None:
         yield f"{metrics.tokens_per_forward or 0:.2f} tok/forward"
+
+
+def without_drafts(strategy: str) -> str:
+    """Why an answer has no drafts."""
+    if strategy == "plain decoding":
+        return strategy
+    if ":" not in strategy:  # its length was fixed, and nobody left it off
+        return f"{_drafter(strategy)} drafted nothing"
+    loss = re.search(r"would lose \d+%", strategy)
+    return f"drafting left off: {loss.group()}" if loss else "drafting left off"
+
+
+def _drafter(strategy: str) -> str:
+    return strategy.replace(":", " ").split()[0]
 
 
 def shown_speed(tok_per_s: float) -> str:
     """Three digits say all that a measurement knows."""
     return f"{tok_per_s:.0f}" if tok_per_s >= 100 else f"{tok_per_s:.1f}"
+
+
+def against_plain(tok_per_s: float, metrics: Metrics) -> str:
+    """`, 3.7 x plain` for that speed of the answer; empty where plain decoding's is not known."""
+    plain = metrics.plain_tok_per_s
+    return f", {shown_ratio(tok_per_s / plain)} x plain" if plain else ""
+
+
+def shown_ratio(ratio: float) -> str:
+    """Two decimals where they decide between faster and slower."""
+    return f"{ratio:.1f}" if ratio >= 1.995 else f"{ratio:.2f}"
 
 
 def colour_legend(metrics: Metrics) -> str:
@@ -208,6 +231,11 @@ def stats_rows(metrics: Metrics) -> Iterator[tuple[str, str]]:
     yield "first token (TTFT)", f"{_number(metrics.ttft_s, '.2f')} s"
     speed, tpot = _number(metrics.decode_tok_per_s, ".1f"), _number(metrics.tpot_s, ".4f")
     yield "decode speed", f"{speed} tok/s, {tpot} s per token"
+    if (plain := metrics.plain_tok_per_s) is not None:
+        gain = (
+            f": this was {shown_ratio(metrics.speedup_over_plain)} times as fast" if metrics.speedup_over_plain else ""
+        )
+        yield "plain decoding would make", f"{plain:.1f} tok/s{gain}"
     yield "committed", f"{metrics.n_committed} tokens in {metrics.n_rounds} forwards"
     yield "tokens per forward", f"{_number(metrics.tokens_per_forward, '.2f')} (plain decoding: 1.00)"
     if metrics.n_drafted:

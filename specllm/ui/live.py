@@ -63,7 +63,7 @@ class LiveView(AnswerView):
         return lambda columns, rows: as_ansi(panel(self._state(answer), columns, rows, self._style), self._style)
 
     def _state(self, answer: Answer) -> State:
-        return State(answer.metrics, self._rounds, answer.strategy, answer.plain_tok_per_s)
+        return State(answer.metrics, self._rounds, answer.strategy)
 
 
 def _can_show(glyphs: str) -> bool:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from specllm.decoding.metrics import Metrics, recent_tok_per_s
 from specllm.decoding.protocols import Round
-from specllm.ui.generate import shown_speed
+from specllm.ui.generate import against_plain, shown_speed
 
 MAX_ROUNDS = 256  # no window has room for the bars of more
 _COLOURS = {"lookup": "cyan", "model": "green", "reference": "magenta", "store": "blue", "grammar": "yellow"}
@@ -67,10 +67,6 @@ class Style:
     def separator(self) -> str:
         return " · " if self.is_unicode else " | "
 
-    @property
-    def times(self) -> str:
-        return "×" if self.is_unicode else "x"
-
 
 class Bar(NamedTuple):
     """Shares of the full height."""
@@ -86,7 +82,6 @@ class State(NamedTuple):
     metrics: Metrics
     rounds: Sequence[Round]  # the last ones
     strategy: str
-    plain_tok_per_s: float | None
 
 
 def panel_height(window_rows: int) -> int:
@@ -225,7 +220,7 @@ def _legend(metrics: Metrics, columns: int, style: Style) -> Text:
 
 def _figures(state: State, columns: int, style: Style) -> Text:
     """The figures on one line, the least important ones left out where they do not fit."""
-    parts = list(_figure_parts(state, style))
+    parts = list(_figure_parts(state))
     while len(parts) > 1 and cell_len(style.separator.join(parts)) + 1 > columns:
         parts.pop()
     row = Text(" ")
@@ -236,15 +231,13 @@ def _figures(state: State, columns: int, style: Style) -> Text:
     return row
 
 
-def _figure_parts(state: State, style: Style) -> Iterator[str]:
+def _figure_parts(state: State) -> Iterator[str]:
     metrics = state.metrics
     yield f"{metrics.n_committed} tokens"
     if (now := recent_tok_per_s(state.rounds)) is not None:
         yield f"{shown_speed(now)} tok/s now"
     if (speed := metrics.decode_tok_per_s) is not None:
-        plain = state.plain_tok_per_s
-        against = f", {speed / plain:.2f}{style.times} plain" if plain else ""
-        yield f"{shown_speed(speed)} overall{against}"
+        yield f"{shown_speed(speed)} overall{against_plain(speed, metrics)}"
     if metrics.tokens_per_forward is not None:
         yield f"{metrics.tokens_per_forward:.2f} tok/forward"
     if metrics.acceptance_rate is not None:

@@ -35,7 +35,7 @@ def write_trace(path: Path, n_rounds: int, *, seed: int = 1) -> str:
             writer.write(round, metrics)
             writer.show([Chunk(WORDS[t], source if i < n else "target") for i, t in enumerate(round.tokens)])
             text += "".join(WORDS[token] for token in round.tokens)
-        writer.end(finish_reason="stop", strategy="auto: lookup 7, model 3", plain_tok_per_s=20.0)
+        writer.end(finish_reason="stop", strategy="auto: lookup 7, model 3")
     return text
 
 

@@ -53,18 +53,24 @@ def test_a_document_says_all_that_made_the_text(llama_gguf: Path, close_draft_gg
     assert stats["n_committed"] == 40 == stats["n_rounds"] + stats["n_accepted"]
     assert stats["n_accepted"] > 0
     assert plain.document["result"]["stats"]["acceptance_rate"] is None
+    assert (stats["plain_tok_per_s"], stats["speedup_over_plain"]) == (
+        None,
+        None,
+    )  # of a fixed length nothing is measured
     keys = [*document, *document["host"], *params, *stats]
     assert [key for key in keys if key != key.lower() or " " in key or "-" in key] == []
 
 
 def test_a_document_says_what_a_default_came_to(llama_gguf: Path) -> None:
     # Threads that sleep while they wait: on a busy machine those that spin need seconds.
-    result = run("generate", "-m", str(llama_gguf), "-n", "1", "--json", "hi", env={"OMP_WAIT_POLICY": "passive"})
+    result = run("generate", "-m", str(llama_gguf), "-n", "4", "--json", "hi", env={"OMP_WAIT_POLICY": "passive"})
     document = result.document
     assert document["params"]["threads"] == document["host"]["physical_cores"] > 0
     assert document["params"]["seed"] > 0
     assert (document["params"]["top_k"], document["params"]["drafter"]) == (40, "auto")
     assert document["result"]["strategy"].startswith("auto: ")
+    stats = document["result"]["stats"]  # the cost of plain decoding is measured where the draft length is controlled
+    assert stats["speedup_over_plain"] == pytest.approx(stats["decode_tok_per_s"] / stats["plain_tok_per_s"])
 
 
 def test_the_lines_of_a_trace_add_up_to_the_figures(llama_gguf: Path, close_draft_gguf: Path, tmp_path: Path) -> None:

@@ -333,3 +333,23 @@ def test_a_draft_model_that_does_not_pay_is_asked_about_in_every_fourth_round_an
         assert questions == pytest.approx(n_asked, abs=1)
         controller.begin()
         assert controller.asks_now(), "a new answer is asked about at once"
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.0, 1.4])
+@pytest.mark.parametrize("name", MACHINES)
+def test_what_plain_decoding_would_have_taken_follows_the_machine(name, factor):
+    """Half the rounds draft, on a machine that is not as fast as it was when it was measured."""
+    machine = Machine(lambda width: factor * MACHINES[name](width), 0.8, 0.0, noise=0.05)
+    controller = Controller(cost_model(MACHINES[name]), {"lookup": Acceptance({}, 0.8)})
+    controller.begin()
+    plain_s = 0.0
+    for i in range(400):
+        round = machine.round("lookup", 7) if i % 2 else machine.round("none", 0)
+        controller.observe(round)
+        plain_s += controller.plain_s(round)
+    assert plain_s == pytest.approx(machine.n_tokens * machine.v(1), rel=0.03)
+
+
+def test_a_round_without_a_draft_was_plain_decoding_but_for_asking_the_drafters():
+    controller = Controller(cost_model(MACHINES["this"]), {"lookup": Acceptance({}, 0.8)})
+    assert controller.plain_s(Round((1,), EMPTY_DRAFT, 0.5, 0.07, 0.01)) == pytest.approx(0.08)

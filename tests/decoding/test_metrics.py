@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,3 +55,33 @@ def test_the_speed_now_is_that_of_the_last_second() -> None:
     assert recent_tok_per_s([*slow, *fast]) == pytest.approx(20.0)
     assert recent_tok_per_s([*fast, *slow]) == pytest.approx(1.0)
     assert recent_tok_per_s([]) is None
+
+
+timed = st.floats(0.001, 10)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), timed), min_size=2), timed)
+def test_the_speedup_is_what_plain_decoding_would_have_taken_over_what_it_took(
+    rounds: list[tuple[int, int, float]], forward_s: float
+) -> None:
+    """From the end of the first round on, like the decode speed: the tokens of both are the same."""
+    made = [
+        replace(round_of(n, min(n, m), seconds=seconds), plain_s=forward_s * (min(n, m) + 1))
+        for n, m, seconds in rounds
+    ]
+    metrics = folded(made)
+    took_s = sum(round.verify_s for round in made[1:])
+    plain_s = forward_s * sum(len(round.tokens) for round in made[1:])
+    assert metrics.plain_tok_per_s == pytest.approx(1 / forward_s)
+    assert metrics.speedup_over_plain == pytest.approx(plain_s / took_s)
+    figures = metrics.as_dict()
+    assert (figures["plain_tok_per_s"], figures["speedup_over_plain"]) == (
+        metrics.plain_tok_per_s,
+        metrics.speedup_over_plain,
+    )
+
+
+@given(st.lists(st.integers(0, 9), max_size=5))
+def test_where_plain_decoding_was_not_measured_there_is_no_speedup(lengths: list[int]) -> None:
+    metrics = folded([round_of(n, n) for n in lengths])
+    assert (metrics.plain_tok_per_s, metrics.speedup_over_plain) == (None, None)

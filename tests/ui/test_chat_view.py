@@ -28,7 +28,6 @@ class Made:
     metrics: Metrics
     strategy: str = "auto: lookup 3-31, model off (would lose 18%)"
     finish_reason: str | None = None
-    plain_tok_per_s: float | None = 10.0
     n_context: int = 1234
     n_ctx: int = 8192
 
@@ -37,7 +36,7 @@ class Made:
 def answer() -> Made:
     metrics = Metrics(n_prompt=1037, n_reused=412)
     for _ in range(30):
-        metrics.add(Round((1, 2, 3), Draft((1, 2, 4), "lookup"), 0.0, 0.1, 0.0))
+        metrics.add(Round((1, 2, 3), Draft((1, 2, 4), "lookup"), 0.0, 0.1, 0.0, plain_s=0.3))
     return Made(metrics)
 
 

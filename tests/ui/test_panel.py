@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,16 +19,19 @@ STYLES = [Style(), MONO, ASCII]
 SOURCES = ("lookup", "model", "reference", "grammar", "a_drafter_of_a_name_that_is_long")
 
 
+PLAIN_S = 0.1  # per token of plain decoding
+
+
 def round_of(n_draft: int, n_accepted: int, source: str = "lookup", seconds: float = 0.1) -> Round:
     draft = Draft(tuple(range(n_draft)), source if n_draft else "none")
-    return Round((*draft.tokens[:n_accepted], 999), draft, 0.0, seconds, 0.0)
+    return Round((*draft.tokens[:n_accepted], 999), draft, 0.0, seconds, 0.0, plain_s=PLAIN_S * (n_accepted + 1))
 
 
-def state_of(rounds: list[Round], *, strategy: str = "auto: lookup 3-8, model 2", plain: float | None = 10.0) -> State:
+def state_of(rounds: list[Round], *, strategy: str = "auto: lookup 3-8, model 2") -> State:
     metrics = Metrics(n_prompt=10, prefill_s=0.5)
     for round in rounds:
         metrics.add(round)
-    return State(metrics, rounds, strategy, plain)
+    return State(metrics, rounds, strategy)
 
 
 drafts = st.integers(0, 127).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n)))
@@ -45,7 +50,7 @@ def test_a_panel_says_what_happened() -> None:
         "    │█   █ ░ █                                   │█ █ █ █",
         "     l · m l r                                    1     4       8",
         " █ accepted ░ rejected  l lookup 40%  m model 20%  r reference 20%",
-        " 13 tokens · 7.0 tok/s now · 7.3 overall, 0.73× plain",
+        " 13 tokens · 7.0 tok/s now · 7.3 overall, 0.73 x plain",
         " auto: lookup 3-8, model 2",
     ]
 
@@ -58,13 +63,14 @@ def test_without_unicode_it_says_the_same() -> None:
         "    |#                                 |# :",
         "     l .                                1     4       8",
         " # accepted : rejected  l lookup 50%  . plain 50%",
-        " 3 tokens | 15.0 tok/s now | 10.0 overall, 1.00x plain",
+        " 3 tokens | 15.0 tok/s now | 10.0 overall, 1.00 x plain",
         " auto: lookup 3-8, model 2",
     ]
 
 
 def test_plain_decoding_has_no_word_about_drafts_or_a_speed_nobody_measured() -> None:
-    rows = panel(state_of([round_of(0, 0)] * 3, strategy="plain decoding", plain=None), 80, 2, MONO)
+    rounds = [replace(round_of(0, 0), plain_s=None)] * 3
+    rows = panel(state_of(rounds, strategy="plain decoding"), 80, 2, MONO)
     assert [row.plain for row in rows] == [" 3 tokens · 10.0 tok/s now · 10.0 overall · 1.00 tok/forward"]
 
 

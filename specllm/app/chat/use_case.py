@@ -45,7 +45,6 @@ class Figures:
     metrics: Metrics
     strategy: str
     finish_reason: FinishReason | None
-    plain_tok_per_s: float | None
 
 
 class Chat:
@@ -112,8 +111,9 @@ class Chat:
                     yield answer
                 except KeyboardInterrupt:
                     answer.interrupt()
-            self.last_figures = Figures(metrics=answer.metrics, strategy=answer.strategy, finish_reason=answer.finish_reason,
-                                        plain_tok_per_s=answer.plain_tok_per_s)  # fmt: skip
+            self.last_figures = Figures(
+                metrics=answer.metrics, strategy=answer.strategy, finish_reason=answer.finish_reason
+            )
             turn = self._turn(message, prompt, generation, n_tries)
             if turn is not None:
                 self.turns, self.n_dropped, self.unanswered, self.is_saved = [*turns, turn], n_dropped, None, False

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn, TypeGuard, cast, get_args
 
@@ -47,7 +47,6 @@ class Trace:
     prefill_s: float
     finish_reason: FinishReason | None  # None: the run failed, or was killed
     strategy: str
-    plain_tok_per_s: float | None
 
 
 def read_trace(path: Path) -> Trace:
@@ -82,10 +81,12 @@ def _read(file: BinaryIO, name: str) -> Trace:
     prompt, end = one.prompt_of(first), _Line(name, len(steps)).end_of(last)
     reason = steps[-1].round.reason
     finish_reason: FinishReason | None = None if reason is None else "length" if reason == "length" else "stop"
+    if speed := end.get("plain_tok_per_s"):  # an older trace has one for the whole answer
+        rounds = (replace(step.round, plain_s=len(step.round.tokens) / speed) for step in steps)
+        steps = [step._replace(round=round) for step, round in zip(steps, rounds, strict=True)]
     return Trace(
         steps=tuple(steps), **prompt,
         finish_reason=end.get("finish_reason", finish_reason), strategy=end.get("strategy", _strategy_of(steps)),
-        plain_tok_per_s=end.get("plain_tok_per_s"),
     )  # fmt: skip
 
 
@@ -119,7 +120,7 @@ class _Line:
         return value
 
     def step_of(self, line: dict[str, Any], *, has_text: bool) -> Step:
-        optional = {"end", "evidence", "logprobs", *(["prompt"] if self._number == 1 else [])}
+        optional = {"end", "plain_s", "evidence", "logprobs", *(["prompt"] if self._number == 1 else [])}
         needed = _ROUND.keys() | ({"shown"} if has_text else set())
         values = self._checked(line, _ROUND | _MORE, needed, optional)
         if values["round"] != self._number - 1:
@@ -145,6 +146,7 @@ class _Line:
             values["verify_s"],
             values["rest_s"],
             values["reason"],
+            values.get("plain_s"),
         )
         if has_text:
             return Step(round, tuple(Chunk(*chunk) for chunk in values["shown"]), logprobs)
@@ -168,7 +170,7 @@ class _Line:
             return {}
         if not isinstance(line["end"], dict):
             self.fail("end cannot be " + _short(line["end"]))
-        return self._checked(line["end"], _END, _END.keys(), set())
+        return self._checked(line["end"], _END, _END.keys() - {"plain_tok_per_s"}, {"plain_tok_per_s"})
 
     def _checked(
         self, line: dict[str, Any], checks: Mapping[str, Callable[[Any], bool]], needed: Any, optional: set[str]
@@ -275,6 +277,7 @@ _ROUND: dict[str, Callable[[Any], bool]] = {
 }
 _MORE: dict[str, Callable[[Any], bool]] = {
     "shown": _is_shown,
+    "plain_s": _is_seconds,
     "evidence": lambda value: isinstance(value, list) and all(item == FORCED or _is_count(item) for item in value),
     "logprobs": _is_logprobs,
     "prompt": _is_any,

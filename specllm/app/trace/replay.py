@@ -17,13 +17,12 @@ _TICK_S = 0.1  # how often a wait tells how far it is
 class Replay:
     """An answer that was given before; iterate for the text, at `speed` times the pace of then.
 
-    Has what a view draws of an answer: `metrics`, `strategy`, `finish_reason`, `last_round`, `plain_tok_per_s`.
+    Has what a view draws of an answer: `metrics`, `strategy`, `finish_reason`, `last_round`.
     """
 
     def __init__(self, trace: Trace, *, speed: float = 1.0) -> None:
         self.metrics = Metrics(n_prompt=trace.n_prompt, n_reused=trace.n_reused, n_prediction=trace.n_prediction)
         self.strategy = trace.strategy
-        self.plain_tok_per_s = trace.plain_tok_per_s
         self.last_round: Round | None = None
         self.finish_reason: FinishReason | None = None
         self._trace = trace

@@ -102,6 +102,8 @@ class TraceWriter:
             "reason": round.reason,
             "shown": [],
         }
+        if round.plain_s is not None:
+            self._line["plain_s"] = round.plain_s
         if round.draft.evidence:
             self._line["evidence"] = round.draft.evidence
         if logprobs:
@@ -121,14 +123,10 @@ class TraceWriter:
         if self._line is not None:
             self._line["shown"] += [[chunk.text, chunk.source] for chunk in chunks]
 
-    def end(self, *, finish_reason: str | None, strategy: str, plain_tok_per_s: float | None) -> None:
+    def end(self, *, finish_reason: str | None, strategy: str) -> None:
         """Adds how it ended."""
         if self._line is not None:
-            self._line["end"] = {
-                "finish_reason": finish_reason,
-                "strategy": strategy,
-                "plain_tok_per_s": plain_tok_per_s,
-            }
+            self._line["end"] = {"finish_reason": finish_reason, "strategy": strategy}
 
     def _write_line(self) -> None:
         line, self._line = self._line, None

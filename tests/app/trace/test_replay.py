@@ -42,7 +42,7 @@ def test_a_replay_has_every_round_every_figure_and_the_text(tmp_path_factory, ru
     assert answer.metrics == metrics
     assert answer.metrics.as_dict() == metrics.as_dict()
     assert answer.result()["text"] == text
-    assert (answer.finish_reason, answer.strategy, answer.plain_tok_per_s) == ("length", "lookup k=4", 12.5)
+    assert (answer.finish_reason, answer.strategy) == ("length", "lookup k=4")
     assert answer.last_round == run[-1]
 
 
@@ -71,7 +71,18 @@ def test_a_trace_of_the_first_kind_has_the_texts_of_its_tokens(tmp_path: Path) -
     path.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "shown"}) + "\n" for line in lines))
     answer = played(read_trace(path))
     assert answer.result()["text"] == "aa\na"
-    assert (answer.finish_reason, answer.strategy, answer.plain_tok_per_s) == ("stop", "lookup, model", None)
+    assert (answer.finish_reason, answer.strategy) == ("stop", "lookup, model")
+
+
+def test_an_older_trace_has_one_speed_of_plain_decoding_for_all_its_rounds(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    write(path, [Round((0, 0, 1), Draft((0, 0, 0), "lookup"), 0.0, 0.1, 0.0)] * 3, Metrics())
+    *lines, last = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    last["end"]["plain_tok_per_s"] = 12.5
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, last]), encoding="utf-8")
+    metrics = played(read_trace(path)).metrics
+    assert metrics.plain_tok_per_s == pytest.approx(12.5)
+    assert metrics.speedup_over_plain == pytest.approx(30 / 12.5)
 
 
 def test_a_run_that_was_killed_has_no_finish_reason(tmp_path: Path) -> None:

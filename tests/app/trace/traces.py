@@ -49,7 +49,9 @@ def rounds(draw: st.DrawFn) -> Round:
     draft = (*accepted, *rejected)
     evidence = tuple(draw(st.sampled_from([FORCED, 0, 3])) for _ in draft) if draw(st.booleans()) else ()
     source = draw(st.sampled_from(["lookup", "model", "reference"])) if draft else "none"
-    return Round((*accepted, draw(tokens)), Draft(draft, source, evidence), draw(seconds), draw(seconds), draw(seconds))
+    took_s = (draw(seconds), draw(seconds), draw(seconds))
+    plain_s = draw(st.none() | st.floats(1e-6, 1e3))
+    return Round((*accepted, draw(tokens)), Draft(draft, source, evidence), *took_s, plain_s=plain_s)
 
 
 runs = st.lists(rounds(), min_size=1, max_size=8)
@@ -83,5 +85,5 @@ def write(
         writer.show(chunks)
         shown += chunks
         if is_ended:
-            writer.end(finish_reason="length", strategy="lookup k=4", plain_tok_per_s=12.5)
+            writer.end(finish_reason="length", strategy="lookup k=4")
     return "".join(chunk.text for chunk in shown)
