@@ -96,7 +96,7 @@ def edit(
     values: dict[str, Any] = {"variant": region.prompt_variant} if region.prompt_variant else {}
     chosen = sampling.chosen()
     words = words or []
-    instruction = read_prompt(words, None, reads_pipe=STDIN in words, may_be_empty=True)
+    instruction = read_prompt(words, None, reads_pipe=bool(words), may_be_empty=True, is_quiet=applying.quiet)
     with interrupts_deferred():
         from specllm.app.edit.use_case import EditRequest, prepare
     request = EditRequest(
@@ -146,7 +146,7 @@ def _run(task: Task, applying: ApplyOptions, replaced: bytes | None) -> None:
     with interrupts_deferred():
         from specllm.app.edit.use_case import answering, conclude, reply_of
         from specllm.ui.console import harmless, write_note
-        from specllm.ui.generate import AnswerView, print_stats_table, stats_line
+        from specllm.ui.generate import AnswerView, closing_lines, print_stats_table
 
     answer: Answer | None = None
     try:
@@ -167,7 +167,8 @@ def _run(task: Task, applying: ApplyOptions, replaced: bytes | None) -> None:
                 write_note(harmless(reply))
         raise
     if not applying.quiet and not applying.as_json:
-        write_note(stats_line(answer))
+        for line in closing_lines(answer):
+            write_note(line)
     decided = decide(new, (*task.warnings, *new.warnings), applying, replaced)
     if applying.as_json:
         with text_kept(decided.edit):

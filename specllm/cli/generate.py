@@ -23,7 +23,7 @@ def generate(
     *,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PROMPT", help="The prompt; - stands for what is piped in, which follows it."),
+        typer.Argument(metavar="PROMPT", help="The prompt; a - among its words adds what is piped in."),
     ] = None,
     prompt_file: Annotated[
         Path | None,
@@ -41,14 +41,14 @@ def generate(
     machine: options.MachineOptions,
     output: options.OutputOptions,
 ) -> None:
-    """Stream the answer to a prompt."""
+    """Stream the answer to a prompt: words, a file, or where there are neither, what is piped in."""
     draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
     config, chosen = replace(request.config(output.trace), structure=structure.config()), sampling.chosen()
     if config.logprobs is not None and not output.as_json and output.trace is None:
         raise ConfigError("--logprobs has nowhere to go", "add --json, or --trace FILE")
     if prediction is not None and draft.drafter in ("lookup", "model"):
         raise ConfigError(f"--drafter {draft.drafter} drafts from no prediction", "use --drafter auto or reference")
-    prompt = read_prompt(words or [], prompt_file, reads_pipe=str(prediction) != STDIN)
+    prompt = read_prompt(words or [], prompt_file, reads_pipe=str(prediction) != STDIN, is_quiet=output.quiet)
     predicted = None if prediction is None else read_prediction(prediction)
 
     with interrupts_deferred():

@@ -18,10 +18,19 @@ MAX_BYTES = 64 * 2**20  # more than any context holds; a wrong file or an endles
 _WIDE_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
-def read_prompt(words: Sequence[str], file: Path | None, *, reads_pipe: bool = True, may_be_empty: bool = False) -> str:
-    """The words, then the file, then what is piped in (`-`, or any pipe on stdin), with empty lines between them.
+def read_prompt(
+    words: Sequence[str],
+    file: Path | None,
+    *,
+    reads_pipe: bool = True,
+    may_be_empty: bool = False,
+    is_quiet: bool = False,
+) -> str:
+    """The words, then the file, then what is piped in, with empty lines between them.
 
-    Without `reads_pipe`, what is piped in is something else.
+    The pipe is read where `-` asks for it, and where there are neither words nor a file. Otherwise it belongs to somebody
+    else, such as a loop over lines, or never ends; a note says so where a text waits there, unless `is_quiet`. Without
+    `reads_pipe`, what is piped in is something else.
     """
     is_asked_for_stdin = STDIN in words or str(file) == STDIN
     if is_asked_for_stdin and not reads_pipe:
@@ -29,8 +38,10 @@ def read_prompt(words: Sequence[str], file: Path | None, *, reads_pipe: bool = T
     parts = [_checked(" ".join(word for word in words if word != STDIN))]
     if file is not None and str(file) != STDIN:
         parts.append(read_file(file))
-    if reads_pipe and (is_asked_for_stdin or _is_piped()):
+    if is_asked_for_stdin or (reads_pipe and not words and file is None and _is_piped()):
         parts.append(_read_stdin())
+    elif reads_pipe and not is_quiet and _is_text_waiting():
+        print("note: the text on stdin is not read; to add it, put - among the words", file=sys.stderr)
     prompt = "\n\n".join(part for part in parts if part.strip())
     if not prompt and not may_be_empty:
         raise ConfigError("there is no prompt", 'give one: specllm generate "...", --prompt-file FILE, or pipe it in')
@@ -52,6 +63,21 @@ def _is_piped() -> bool:
     except (AttributeError, OSError, ValueError):
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _is_text_waiting() -> bool:
+    """Whether stdin is a pipe with something in it, or a file of which nothing was read yet. Reads nothing."""
+    try:
+        import fcntl
+        import termios
+
+        number = sys.stdin.fileno()
+        status = os.fstat(number)
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size > 0 and os.lseek(number, 0, os.SEEK_CUR) == 0
+        return stat.S_ISFIFO(status.st_mode) and any(fcntl.ioctl(number, termios.FIONREAD, bytes(4)))
+    except (ImportError, AttributeError, OSError, ValueError):  # Windows; no stdin, or none of the system
+        return False
 
 
 def _checked(text: str) -> str:

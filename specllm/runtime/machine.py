@@ -172,7 +172,9 @@ def _sysctl(name: str) -> int:
 def _output(*command: str) -> str:
     """What a system tool prints, empty where it fails or is missing."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 
