@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from specllm.errors import ConfigError
 
@@ -13,6 +13,8 @@ MAX_DRAFT_LENGTH = 512  # the widest block llama.cpp computes in one piece here 
 
 DRAFTERS = ("auto", "none", "reference", "lookup", "store", "model")
 CHAT_DRAFTERS = tuple(name for name in DRAFTERS if name != "reference")  # which needs a text to predict the answer from
+
+OUR_TEMPLATE_VARS = ("messages", "add_generation_prompt", "bos_token", "eos_token")  # which no user sets
 
 MAX_LOGPROBS = 20  # alternatives to a token
 
@@ -174,6 +176,8 @@ class GenerateConfig:
     stop: tuple[str, ...] = ()
     system: str | None = None
     is_raw: bool = False  # no chat template
+    n_typed: int | None = None  # characters that a raw prompt begins with in which special tokens are read; None: all
+    template_vars: tuple[tuple[str, Any], ...] = ()  # variables of the chat template and their values
     answer_start: str = ""  # what the answer begins with: given to the model, not generated
     structure: StructureConfig | None = None  # what the answer must look like; None: anything
     logprobs: int | None = None  # log probabilities of every token and so many alternatives; None: none at all

@@ -13,7 +13,7 @@ Weights depend on the seed and the tensor's name alone, so a model with more tok
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -92,7 +92,8 @@ class Head(TypedDict, total=False):
     `noise` adds that share of other random weights: against the same seed without noise, such a model
     picks the same greedy token in 0.86 of the positions for 0.02, 0.74 for 0.05, 0.5 for 0.1, 0.2 for
     0.2. `extra_tokens` appends padding tokens `[PAD123]` of type UNUSED, `token_texts` replaces the texts
-    of single ids, `n_ctx` is the trained context length the file claims.
+    of single ids, `user_defined` makes text tokens of that type, `space_prefix` puts a blank before every text,
+    `n_ctx` is the trained context length the file claims.
     """
 
     seed: int
@@ -102,6 +103,8 @@ class Head(TypedDict, total=False):
     n_embd: int
     extra_tokens: int
     token_texts: Mapping[int, str]
+    user_defined: Sequence[int]
+    space_prefix: bool
     chat_template: str | None
 
 
@@ -282,6 +285,8 @@ def _begin(
     n_embd: int = 64,
     extra_tokens: int = 0,
     token_texts: Mapping[int, str] | None = None,
+    user_defined: Sequence[int] = (),
+    space_prefix: bool = False,
     chat_template: str | None = CHAT_TEMPLATE,
 ) -> _Weights:
     """A file with all that does not depend on the architecture: sizes, tokenizer, embedding and output layer."""
@@ -293,12 +298,16 @@ def _begin(
     writer.add_embedding_length(n_embd)
     writer.add_layer_norm_rms_eps(1e-5)
     weights = _Weights(writer, seed, noise, n_layer=n_layer, n_embd=n_embd)
-    weights.add_ends(_add_vocabulary(writer, extra_tokens, token_texts or {}, chat_template), output_norm)
+    n_vocab = _add_vocabulary(writer, extra_tokens, token_texts or {}, user_defined)
+    writer.add_add_space_prefix(space_prefix)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
+    weights.add_ends(n_vocab, output_norm)
     return weights
 
 
 def _add_vocabulary(
-    writer: gguf.GGUFWriter, extra_tokens: int, token_texts: Mapping[int, str], chat_template: str | None
+    writer: gguf.GGUFWriter, extra_tokens: int, token_texts: Mapping[int, str], user_defined: Sequence[int]
 ) -> int:
     """Writes the tokenizer and returns the number of tokens."""
     tokens = base_vocabulary()
@@ -307,16 +316,14 @@ def _add_vocabulary(
     writer.add_tokenizer_model("llama")
     writer.add_token_list([token_texts.get(token, text) for token, (text, _, _) in enumerate(tokens)])
     writer.add_token_scores([score for _, _, score in tokens])
-    writer.add_token_types([kind for _, kind, _ in tokens])
+    user = gguf.TokenType.USER_DEFINED
+    writer.add_token_types([user if token in user_defined else kind for token, (_, kind, _) in enumerate(tokens)])
     writer.add_unk_token_id(UNK)
     writer.add_bos_token_id(BOS)
     writer.add_eos_token_id(EOS)
     writer.add_eot_token_id(IM_END)
     writer.add_add_bos_token(True)
     writer.add_add_eos_token(False)
-    writer.add_add_space_prefix(False)
-    if chat_template is not None:
-        writer.add_chat_template(chat_template)
     return len(tokens)
 
 

@@ -37,7 +37,7 @@ FENCED = {  # library -> the only places that may import it
     "huggingface_hub": ("models/hub.py",),
     "pathspec": ("app/store/files.py",),
     "platformdirs": ("models/store.py", "app/calibration.py", "app/state.py", "app/store/stores.py"),
-    "jinja2": ("app/chat/template.py",),
+    "jinja2": ("app/chat/sandbox.py",),
     "matplotlib": ("ui/charts.py",),
     "jsonschema": ("app/bench/validation.py",),
     "jsonschema_specifications": ("app/bench/validation.py",),

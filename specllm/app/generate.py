@@ -13,6 +13,7 @@ from typing import Any
 
 from specllm.app import learned
 from specllm.app.calibration import forget_if_wrong
+from specllm.app.chat.template import start_sandbox
 from specllm.app.drafting import SOURCES, Drafting, new_acceptance
 from specllm.app.generation import FinishReason, Generation, LogprobsOf, Session, traced
 from specllm.app.host import describe_build
@@ -20,7 +21,7 @@ from specllm.app.logprobs import Piece, described
 from specllm.app.memory.room import has_room_for_all
 from specllm.app.models import LocatedModel, locate_pair
 from specllm.app.opening import opening
-from specllm.app.prompt import tokenize_prompt
+from specllm.app.prompt import remarks, tokenize_prompt
 from specllm.app.text import Chunk
 from specllm.app.trace.writer import TraceWriter
 from specllm.config import (
@@ -83,6 +84,7 @@ class Plan:
         sampling["logit_bias"] = {str(token): bias for token, bias in self.sampling.logit_bias}
         generate = asdict(self.generate)
         trace = generate.pop("trace")
+        generate["template_vars"] = dict(self.generate.template_vars)
         return {
             **asdict(self.draft),
             "most_drafted": self.draft.most_drafted,
@@ -233,8 +235,12 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
     plan = make_plan(request)
     with contextlib.ExitStack() as stack:
         stack.enter_context(abort_on_interrupt())
+        if not plan.generate.is_raw:
+            start_sandbox()  # while the weights are loaded
         opened = stack.enter_context(opening(plan, notice))
         weights = opened.weights
+        for remark in remarks(weights, plan.generate):
+            LOGGER.warning(remark)
         prompt = tokenize_prompt(weights, request.prompt, plan.generate)
         n_ctx = opened.context_size(len(prompt), plan.generate)
         session, drafting, context = opened.session(n_ctx)

@@ -13,6 +13,7 @@ import typer
 from specllm.cli import envelope, options
 from specllm.cli.signals import interrupts_deferred
 from specllm.cli.structure import StructureOptions
+from specllm.cli.template import TemplateOptions
 from specllm.errors import AnswerIsNo, Interrupted
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _output = functools.partial(typer.Option, rich_help_panel="Output")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BenchOptions:
+class BenchOptions(TemplateOptions):
     """What is measured."""
 
     arms: Annotated[
@@ -103,7 +104,7 @@ def bench(
         max_tokens=wanted.max_tokens, sampling=sampling.chosen(), context=machine.config(),
         draft_gpu_layers=machine.draft_layers(), draft=DraftConfig(is_recalibrated=wanted.recalibrate, store=wanted.store),
         is_forced=wanted.forced, is_learned=wanted.learned, is_checked=wanted.check,
-        structure=structure.config(),
+        structure=structure.config(), template_vars=wanted.variables(),
     )  # fmt: skip
     if wanted.simulate:
         _simulate(request, wanted.simulate, output)

@@ -15,6 +15,7 @@ import typer
 from specllm.cli import envelope, options
 from specllm.cli.signals import interrupts_deferred
 from specllm.cli.structure import StructureOptions
+from specllm.cli.template import TemplateOptions
 from specllm.config import CHAT_DRAFTERS, OVERFLOWS, GenerateConfig
 from specllm.errors import ConfigError, Interrupted
 
@@ -29,7 +30,7 @@ _output = functools.partial(typer.Option, rich_help_panel="Output")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChatOptions:
+class ChatOptions(TemplateOptions):
     """What the conversation is like."""
 
     system: Annotated[str | None, _chat("--system", "-s", metavar="TEXT", help="System message.")] = None
@@ -81,7 +82,10 @@ def chat(
 ) -> None:
     """Talk with a model; /help there lists what else can be typed."""
     draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
-    config = GenerateConfig(max_tokens=talk.max_tokens, stop=tuple(talk.stop or ()), structure=structure.config())
+    config = GenerateConfig(
+        max_tokens=talk.max_tokens, stop=tuple(talk.stop or ()), structure=structure.config(),
+        template_vars=talk.variables(),
+    )  # fmt: skip
     chosen = sampling.chosen()
     if talk.overflow not in OVERFLOWS:
         raise ConfigError(f"no overflow mode {talk.overflow!r}", f"use one of {', '.join(OVERFLOWS)}")

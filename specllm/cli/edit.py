@@ -16,6 +16,7 @@ from specllm.cli.edit_apply import Decided, decide, diff_of, name_kept, text_kep
 from specllm.cli.editor import interrupts_ignored
 from specllm.cli.prompt import STDIN, read_prompt
 from specllm.cli.signals import interrupts_deferred
+from specllm.cli.template import TemplateOptions
 from specllm.errors import AnswerIsNo, ConfigError, SpecllmError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _output = functools.partial(typer.Option, rich_help_panel="Output")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditOptions:
+class EditOptions(TemplateOptions):
     """Which part, and what else to read."""
 
     lines: Annotated[str | None, _request("--lines", metavar="A:B", help="Edit these lines only, counted from 1.")] = (
@@ -102,6 +103,7 @@ def edit(
     request = EditRequest(
         path=file, instruction=instruction, lines=region.lines, symbol=region.symbol,
         contexts=tuple(region.context or ()), encoding=region.encoding, max_tokens=region.max_tokens, is_raw=region.raw,
+        template_vars=region.variables(),
         target=models.model, draft_model=models.draft_model, sampling=chosen, context=context, draft=draft,
         draft_gpu_layers=draft_layers, trace=applying.trace, **values,
     )  # fmt: skip

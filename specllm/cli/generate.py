@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specllm.cli import envelope, options
-from specllm.cli.prompt import STDIN, read_prediction, read_prompt
+from specllm.cli.prompt import STDIN, read_prediction, read_prompt, typed
 from specllm.cli.signals import interrupts_deferred
 from specllm.cli.structure import StructureOptions
 from specllm.errors import ConfigError, Interrupted
@@ -43,7 +42,8 @@ def generate(
 ) -> None:
     """Stream the answer to a prompt: words, a file, or where there are neither, what is piped in."""
     draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
-    config, chosen = replace(request.config(output.trace), structure=structure.config()), sampling.chosen()
+    config = request.config(structure.config(), output.trace, n_typed=len(typed(words or [])))
+    chosen = sampling.chosen()
     if config.logprobs is not None and not output.as_json and output.trace is None:
         raise ConfigError("--logprobs has nowhere to go", "add --json, or --trace FILE")
     if prediction is not None and draft.drafter in ("lookup", "model"):

@@ -15,7 +15,17 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from specllm.config import DRAFTERS, KV_TYPES, MAX_DRAFT_LENGTH, ContextConfig, DraftConfig, GenerateConfig, GpuLayers
+from specllm.cli.template import TemplateOptions
+from specllm.config import (
+    DRAFTERS,
+    KV_TYPES,
+    MAX_DRAFT_LENGTH,
+    ContextConfig,
+    DraftConfig,
+    GenerateConfig,
+    GpuLayers,
+    StructureConfig,
+)
 from specllm.errors import ConfigError
 
 MAX_CTX = 2**31 - 1  # llama.cpp counts positions in 32 bits; more would wrap around to some other size
@@ -92,11 +102,17 @@ _output = functools.partial(typer.Option, rich_help_panel="Output")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RequestOptions:
+class RequestOptions(TemplateOptions):
     """What is asked beside the prompt."""
 
     system: Annotated[str | None, _request("--system", "-s", metavar="TEXT", help="System message.")] = None
-    raw: Annotated[bool, _request("--raw", help="No chat template: continue the prompt as it is.")] = False
+    raw: Annotated[
+        bool,
+        _request(
+            "--raw",
+            help="No chat template: continue the prompt as it is. Special tokens are read in typed words, not in files.",
+        ),
+    ] = False
     max_tokens: Annotated[int, _request("--max-tokens", "-n", metavar="N", help="Most tokens to generate.")] = (
         GenerateConfig().max_tokens
     )
@@ -110,10 +126,10 @@ class RequestOptions:
                  help="With --json or --trace: each token's log probability and its N best alternatives'."),
     ] = None  # fmt: skip
 
-    def config(self, trace: Path | None = None) -> GenerateConfig:
+    def config(self, structure: StructureConfig | None, trace: Path | None, *, n_typed: int) -> GenerateConfig:
         return GenerateConfig(
             max_tokens=self.max_tokens, stop=tuple(self.stop or ()), system=self.system, is_raw=self.raw, trace=trace,
-            logprobs=self.logprobs,
+            logprobs=self.logprobs, structure=structure, template_vars=self.variables(), n_typed=n_typed,
         )  # fmt: skip
 
 

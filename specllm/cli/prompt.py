@@ -35,7 +35,7 @@ def read_prompt(
     is_asked_for_stdin = STDIN in words or str(file) == STDIN
     if is_asked_for_stdin and not reads_pipe:
         raise ConfigError("stdin cannot be both the prompt and the prediction", "give one of them as a file")
-    parts = [_checked(" ".join(word for word in words if word != STDIN))]
+    parts = [_checked(typed(words))]
     if file is not None and str(file) != STDIN:
         parts.append(read_file(file))
     if is_asked_for_stdin or (reads_pipe and not words and file is None and _is_piped()):
@@ -46,6 +46,12 @@ def read_prompt(
     if not prompt and not may_be_empty:
         raise ConfigError("there is no prompt", 'give one: specllm generate "...", --prompt-file FILE, or pipe it in')
     return prompt
+
+
+def typed(words: Sequence[str]) -> str:
+    """The words as one text, which a prompt begins with; empty where they are blanks."""
+    text = " ".join(word for word in words if word != STDIN)
+    return text if text.strip() else ""
 
 
 def read_prediction(file: Path) -> str:

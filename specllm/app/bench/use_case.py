@@ -7,6 +7,7 @@ taking turns round by round. Drafters start cold with every prompt, a first roun
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from specllm.app.generate import GenerateRequest, Plan, make_plan
 from specllm.app.host import describe_build
 from specllm.app.models import locate_pair
 from specllm.app.opening import opening
+from specllm.app.prompt import remarks
 from specllm.app.prompts.reading import BenchPrompt, choose, read_prompts
 from specllm.config import (
     CONTROLLED_DRAFT_LENGTH,
@@ -43,6 +45,7 @@ from specllm.decoding.cost import MAX_WIDTH, CostModel
 from specllm.errors import ConfigError, SpecllmError
 from specllm.runtime.interrupt import abort_on_interrupt
 
+LOGGER = logging.getLogger("specllm")
 WARM_UP_TOKENS = 16  # enough for the wider blocks to be met once
 DEFAULT_ARMS = (BASELINE, "auto", "lookup", "model")
 
@@ -74,6 +77,7 @@ class BenchRequest:
     is_forced: bool = False  # the target says what is expected, whatever its logits say
     is_learned: bool = False  # drafters start from what earlier answers taught
     is_checked: bool = False  # every answer is compared with plain decoding's
+    template_vars: tuple[tuple[str, Any], ...] = ()  # variables of the chat template and their values
     structure: StructureConfig | None = None  # what answers must look like, where a prompt has no schema of its own
 
     def __post_init__(self) -> None:
@@ -219,6 +223,8 @@ def _opened(request: BenchRequest, plan: Plan, arms: Sequence[Arm], progress: Pr
     with contextlib.ExitStack() as stack:
         stack.enter_context(abort_on_interrupt())
         opened = stack.enter_context(opening(plan, progress.notice, loads_all=True))
+        for remark in remarks(opened.weights, plan.generate):
+            LOGGER.warning(remark)
         read = list(cases(request, opened.weights, plan.generate, failures))
         longest = max((len(case.tokens) for case in read), default=DEPTH + MAX_WIDTH)
         session, drafting, context = opened.session(opened.context_size(longest, plan.generate))
@@ -245,7 +251,9 @@ def plan_bench(request: BenchRequest) -> tuple[list[Arm], Plan]:
             context=request.context,
             draft_gpu_layers=request.draft_gpu_layers,
             draft=base if needs_model else replace(base, drafter="lookup"),
-            generate=GenerateConfig(max_tokens=request.max_tokens, structure=request.structure),
+            generate=GenerateConfig(
+                max_tokens=request.max_tokens, structure=request.structure, template_vars=request.template_vars
+            ),
         ),
         needs_draft_model="model" in drafters,
     )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any
 
 from specllm.app import learned
+from specllm.app.chat.template import start_sandbox
 from specllm.app.drafting import SOURCES, Drafting, new_acceptance
 from specllm.app.generate import Answer, GenerateRequest, Plan, kept_in_store, make_plan, remembered
 from specllm.app.generation import Generation, Session
 from specllm.app.loading import Loader
 from specllm.app.models import LocatedModel, locate_pair
 from specllm.app.opening import opening
+from specllm.app.prompt import remarks
 from specllm.config import CHAT_DRAFTERS, CONTROLLED_DRAFT_LENGTH, SamplingConfig
 from specllm.decoding.protocols import Token
 from specllm.decoding.sampling import KeyedSampler
@@ -23,6 +26,7 @@ from specllm.runtime.grammar import GrammarConstraint
 from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import DEFAULT_CTX, Weights
 
+LOGGER = logging.getLogger("specllm")
 SETTINGS = (*(field.name for field in fields(SamplingConfig) if field.name != "logit_bias"), "max_tokens")
 _ABBREVIATIONS = {"temp": "temperature", "t": "temperature", "n": "max_tokens"}
 
@@ -137,9 +141,12 @@ def open_models(request: GenerateRequest, notice: Callable[[str], None]) -> Iter
     plan = replace(plan, context=replace(plan.context, n_outputs_max=n_rows))
     with contextlib.ExitStack() as stack:
         with abort_on_interrupt():
+            start_sandbox()  # while the weights are loaded
             opened = stack.enter_context(opening(plan, notice))
             weights = opened.weights
             _require_template(weights)
+            for remark in remarks(weights, plan.generate):
+                LOGGER.warning(remark)
             n_ctx = plan.context.n_ctx or min(weights.n_ctx_train or DEFAULT_CTX, DEFAULT_CTX)
             session, drafting, context = opened.session(n_ctx)
             structure = plan.generate.structure

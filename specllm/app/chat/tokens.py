@@ -15,9 +15,8 @@ from specllm.app.chat.template import ChatTemplate, Message
 from specllm.decoding.protocols import Token
 from specllm.errors import ConfigError
 from specllm.runtime.llama import Weights
-from specllm.runtime.vocab import Detokenizer, Vocab
+from specllm.runtime.vocab import Detokenizer, Vocab, broken, unused_mark
 
-_BREAK = "\ue0f1"  # private use: no template or text needs it
 _BEGIN, _END = "\ufdd0", "\ufdd1"  # around an answer, and its number; noncharacters are in no text
 _ANSWER = re.compile(f"{_BEGIN}(\\d+){_BEGIN}([^{_BEGIN}{_END}]*){_END}")
 _STRAY_MARK = re.compile(f"{_BEGIN}\\d+{_BEGIN}|{_END}")
@@ -28,14 +27,15 @@ Piece = str | int  # text of the template, or the number of the message whose to
 class ChatTokenizer:
     """Knows one model's template and vocabulary."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, variables: Sequence[tuple[str, object]] = ()) -> None:
+        """`variables` are those of the template that the user has set."""
         source = weights.chat_template
         if source is None:
             raise ConfigError(f"{weights.path.name} has no chat template", "use --raw")
         self._vocab = vocab = weights.vocab
         self._bos = vocab.text(vocab.bos) if vocab.bos >= 0 else ""
         eos = vocab.text(vocab.eos) if vocab.eos >= 0 else ""
-        self._template = ChatTemplate(source, bos=self._bos, eos=eos)
+        self._template = ChatTemplate(source, bos=self._bos, eos=eos, variables=dict(variables))
 
     def tokens(
         self,
@@ -43,20 +43,35 @@ class ChatTokenizer:
         answers: Mapping[int, Sequence[Token]] | None = None,
         *,
         is_question: bool = True,
+        answer_start: str = "",
     ) -> list[Token]:
-        """The conversation, up to where the assistant goes on if it `is_question`.
+        """The conversation, up to where the assistant goes on if it `is_question`, there with what its answer begins with.
 
         `answers`: the tokens of some messages, by their place. Special tokens are the template's alone: `<|im_end|>` inside
         a message stays text, so that a file which mentions it cannot end its own turn or speak as somebody else.
         """
-        plain = [Message(message.role, _as_text(message.content, self._vocab)) for message in messages]
-        pieces = self._pieces(plain, set(answers or ()), is_question)
+        mark = unused_mark(answer_start, *(message.content for message in messages))
+        plain = [Message(message.role, self._as_text(message, mark)) for message in messages]
+        *pieces, last = self._pieces(plain, set(answers or ()), is_question)
+        assert isinstance(last, str)  # what is behind the last answer
+        pieces.append(last + as_text(self._vocab, answer_start, mark))
         first = pieces[0]
         has_bos = bool(self._bos) and isinstance(first, str) and first.startswith(self._bos)
         tokens = [self._vocab.bos] if self._vocab.adds_bos and not has_bos else []
+        is_inside = False
         for piece in pieces:
-            tokens += self._of_text(piece) if isinstance(piece, str) else (answers or {})[piece]
+            if isinstance(piece, str):
+                tokens += self._vocab.tokenize_marked(piece, mark, is_inside=is_inside)
+                is_inside = False
+            else:
+                answer = (answers or {})[piece]
+                tokens += answer
+                is_inside = bool(answer)
         return tokens
+
+    def _as_text(self, message: Message, mark: str) -> str:
+        """Of an answer, `</think>` and other tokens that the model writes as text stay what they are: templates look for them."""
+        return as_text(self._vocab, message.content, mark, keeps_user_defined=message.role == "assistant")
 
     def _pieces(self, messages: Sequence[Message], numbers: set[int], is_question: bool) -> list[Piece]:
         """The template's text, cut at those answers that stand in it as they are."""
@@ -74,12 +89,6 @@ class ChatTokenizer:
                 return cut
             unchanged -= cut
         return [text]
-
-    def _of_text(self, text: str) -> list[Token]:
-        tokens: list[Token] = []
-        for part in text.split(_BREAK):
-            tokens += self._vocab.tokenize(part, adds_special=False, parses_special=True)
-        return tokens
 
 
 def _cut(text: str, marked: str, messages: Sequence[Message], numbers: set[int]) -> list[Piece] | set[int]:
@@ -104,13 +113,11 @@ def _cut(text: str, marked: str, messages: Sequence[Message], numbers: set[int])
     return [*pieces, text[at:]]
 
 
-def _as_text(content: str, vocab: Vocab) -> str:
-    """The content with every special token's text broken behind its first character."""
-    content = content.replace(_BREAK, "")
-    if "<" in content or "[" in content:  # all special tokens known begin with one of these
-        for special in vocab.control_texts:
-            content = content.replace(special, f"{special[0]}{_BREAK}{special[1:]}")
-    return content
+def as_text(vocab: Vocab, text: str, mark: str, *, keeps_user_defined: bool = False) -> str:
+    """The text with marks, so that `Vocab.tokenize_marked` reads no special token in it."""
+    if not vocab.may_hold_special(text):
+        return text
+    return broken(text, vocab.controls if keeps_user_defined else vocab.specials, mark)
 
 
 def shown_tokens(vocab: Vocab, tokens: Sequence[Token], text: str) -> list[Token]:

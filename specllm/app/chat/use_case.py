@@ -59,7 +59,7 @@ class Chat:
         self.is_saved = True  # nothing would be lost
         self._system = system
         self.overflow = overflow
-        self._tokenizer = ChatTokenizer(models.weights)
+        self._tokenizer = ChatTokenizer(models.weights, models.plan.generate.template_vars)
 
     # ---- what it is ------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class EditRequest:
     variant: str = DEFAULT_VARIANT
     max_tokens: int | None = None  # None: enough for what is edited and more
     is_raw: bool = False  # no chat template
+    template_vars: tuple[tuple[str, Any], ...] = ()  # variables of the chat template and their values
     target: str | None = None
     draft_model: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -175,6 +176,8 @@ def _generate_request(request: EditRequest, prompt: EditPrompt) -> GenerateReque
             else request.max_tokens,
             stop=prompt.stop,
             is_raw=is_raw,
+            n_typed=0,  # a file's text names no special tokens
+            template_vars=request.template_vars,
             answer_start=prompt.answer_start,
             trace=request.trace,
         ),

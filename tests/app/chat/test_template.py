@@ -61,7 +61,63 @@ def test_strftime_now_gives_the_date():
 
 
 def test_unknown_names_are_empty_as_templates_expect():
-    assert rendered("{% if tools %}tools{% endif %}{{ documents }}.") == "."
+    assert rendered("{% if custom_tools %}tools{% endif %}{{ date_string }}.") == "."
+
+
+TRAINED = (
+    "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %};{% endfor %}"
+)
+
+
+def test_blocks_that_mark_the_assistants_part_change_no_text():
+    assert (
+        rendered(TRAINED, USER, Message("assistant", "hello"), USER)
+        == "user:hi <there>;assistant:hello;user:hi <there>;"
+    )
+    assert rendered("{%- generation -%}  a  {%- endgeneration -%}") == "a"
+    with pytest.raises(ConfigError, match="broken"):
+        ChatTemplate("{% generation %}a")
+
+
+PARTS = [
+    "{% for m in messages %}[{{ m.role }}]{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}",
+    "{% for m in messages %}[{{ m['role'] }}]{% for part in m['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}"
+    "{% endif %}{% endfor %}{% endfor %}",
+    "{% for m in messages %}[{{ m.role }}]{{ m.content[0].text }}{% endfor %}",
+    "{% for m in messages %}[{{ m.role }}]{{ m.content | selectattr('type', 'equalto', 'text') | map(attribute='text') | join }}"
+    "{% endfor %}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", PARTS)
+def test_a_template_that_takes_a_content_in_parts_shows_the_text(source):
+    assert rendered(source, SYSTEM, USER) == "[system]be brief[user]hi <there>"
+
+
+def test_a_template_that_takes_both_gets_the_text():
+    both = "{% for m in messages %}{{ m.content if m.content is string else 'parts' }}{% endfor %}"
+    assert rendered(both) == "hi <there>"
+
+
+def test_variables_are_set_and_unknown_ones_refused_with_the_known_ones():
+    source = "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}{{ style }}"
+    assert ChatTemplate(source).render([USER]) == ""
+    assert ChatTemplate(source, variables={"enable_thinking": False, "style": "x"}).render([USER]) == "<think></think>x"
+    with pytest.raises(ConfigError, match="no variable 'enable_thinkin'") as error:
+        ChatTemplate(source, variables={"enable_thinkin": False})
+    assert "enable_thinking, style" in error.value.hint
+
+
+def test_tojson_takes_what_transformers_takes():
+    source = "{{ {'b': 'ü', 'a': [1]} | tojson(ensure_ascii=True, indent=1, separators=(',', ': '), sort_keys=True) }}"
+    assert rendered(source) == json.dumps({"b": "ü", "a": [1]}, indent=1, separators=(",", ": "), sort_keys=True)
+
+
+def test_there_are_no_tools_and_documents_but_their_names_as_in_transformers():
+    source = "{% if tools is defined and tools is none and documents is none %}none{% endif %}"
+    assert rendered(source) == "none"
+    assert rendered("{% if tools is not none %}{{ tools | length }}{% endif %}.") == "."
 
 
 def test_the_system_text_joins_the_user_where_a_template_knows_no_system_role():
