@@ -34,7 +34,7 @@ from specllm.config import (
 )
 from specllm.decoding.logprobs import LogprobSampler
 from specllm.decoding.metrics import Metrics
-from specllm.decoding.protocols import Round, Token
+from specllm.decoding.protocols import Round
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import ConfigError, IncompleteAnswer, StorageError
 from specllm.models.store import recorded_digest, size_on_disk
@@ -258,7 +258,7 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         generation = session.generate(prompt, recorder or sampler, plan.draft.most_drafted, plan.generate, constraint)
         if request.prediction is not None:
             generation.metrics.n_prediction = len(drafting.reference)
-        piece = partial(_shown_piece, weights.vocab)
+        piece = partial(weights.vocab.piece, shows_special=True)
         made = Answer(plan, session, generation, iter(generation))
         if recorder is not None:
             made._logprobs_of = partial(_logprobs, recorder, len(prompt), piece)
@@ -271,10 +271,6 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         stack.callback(lambda: made._chunks.close())
         stack.enter_context(kept_in_store(drafting, generation))
         yield made
-
-
-def _shown_piece(vocab: Vocab, token: Token) -> str:
-    return vocab.piece(token, shows_special=True).decode("utf-8", "replace")
 
 
 def _logprobs(recorder: LogprobSampler, n_prompt: int, piece: Piece, start: int, end: int) -> list[dict[str, object]]:
@@ -300,7 +296,7 @@ def _spell_control_tokens(answer: Answer, vocab: Vocab) -> None:
 @contextlib.contextmanager
 def _written_down(answer: Answer, trace: Path, piece: Piece) -> Iterator[None]:
     """Every round of the answer goes into `trace`, and how it ended."""
-    with TraceWriter(trace, piece) as writer:
+    with TraceWriter(trace, lambda token: piece(token).decode("utf-8", "replace")) as writer:
         answer._chunks = traced(answer._generation, writer, answer._logprobs_of)
         yield
         writer.end(finish_reason=answer.finish_reason, strategy=answer.strategy)

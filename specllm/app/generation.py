@@ -144,7 +144,9 @@ class Generation:
         self._sampler = sampler
         self._config = config
         self._constraint = constraint
-        self._stream = TextStream(session.target.vocab, config.stop)
+        vocab = session.target.vocab
+        self._stream = TextStream(vocab, config.stop)
+        self._stop_tokens = {vocab.control_token(stop.strip()) for stop in config.stop}
         self._text: list[str] = []
 
     @property
@@ -192,8 +194,11 @@ class Generation:
         metrics.prefill_s = perf_counter() - started
 
     def _ends_with(self, token: Token) -> bool:
-        """Whether the text ends with this token: a stop string is complete, or the grammar allows nothing behind it."""
-        has_stop = self._stream.push(token)
+        """Whether the text ends with this token: a stop string is complete, or the grammar allows nothing behind it.
+
+        Control tokens are no text: one that is a stop string is looked for as a token.
+        """
+        has_stop = self._stream.push(token) or token in self._stop_tokens
         return has_stop or (self._constraint is not None and self._constraint.is_over(self._session.context))
 
     def _rounds(self) -> Iterator[Round]:

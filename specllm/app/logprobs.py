@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from specllm.decoding.logprobs import Ranking, TokenLogprobs
 from specllm.decoding.protocols import Token
 
-Piece = Callable[[Token], str]
+Piece = Callable[[Token], bytes]
 
 
 def described(records: Sequence[TokenLogprobs], piece: Piece) -> list[dict[str, object]]:
-    """One object for every committed token; `piece` gives a token's text."""
+    """One object for every committed token; `piece` gives what a token spells.
+
+    `bytes` is that as numbers, as in OpenAI's API: of a character split over two tokens neither has a `text`.
+    """
     return [
         {
             **_token(record.token, piece),
@@ -29,7 +32,8 @@ def _ranking(ranking: Ranking, piece: Piece) -> dict[str, object]:
 
 
 def _token(token: Token, piece: Piece) -> dict[str, object]:
-    return {"token": token, "text": piece(token)}
+    spelled = piece(token)
+    return {"token": token, "text": spelled.decode("utf-8", "replace"), "bytes": list(spelled)}
 
 
 def _finite(logprob: float) -> float | None:

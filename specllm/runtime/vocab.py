@@ -89,6 +89,11 @@ class Vocab:
         """Those that llama.cpp reads as tokens in every text, whatever it is told."""
         return [text for text, token in self.specials.items() if self._is_user_defined(token)]
 
+    def control_token(self, name: str) -> Token | None:
+        """The token of that name that a model never writes as text, e.g. `<|im_end|>`; None where there is none."""
+        token, *others = self._tokenize(name, parses_special=True) or [-1]
+        return None if others or token < 0 or self.piece(token) or self._is_user_defined(token) else token
+
     @property
     def _attributes(self) -> Iterator[tuple[Token, int]]:
         get, handle = llama_cpp.llama_vocab_get_attr, self.handle

@@ -60,3 +60,25 @@ def test_chat_and_bench_keep_to_a_structure(tmp_path: Path, llama_gguf: Path) ->
     assert "valid by their schemas: 3 of 3 answers; asking the grammar took at most" in measured.stdout
     assert "lookup:4+exact" in measured.stdout
     assert [sample["is_valid"] for sample in chosen.document["result"]["samples"]] == [False] * 3
+
+
+def test_the_bytes_of_a_character_that_is_split_over_tokens_are_in_the_log_probabilities(llama_gguf: Path) -> None:
+    """Each token of an emoji is U+FFFD as text; together their bytes are the character."""
+    choice = ("--choice", "🙂é", "--logprobs", "2", "--json")
+    result = run("generate", "hi", "-m", str(llama_gguf), *QUICK, *choice, "-t", "0").document["result"]
+    records = result["logprobs"]
+    assert result["text"] == "🙂é"
+    assert bytes(byte for record in records for byte in record["bytes"]).decode().startswith("🙂é")
+    assert "\ufffd" in {record["text"] for record in records}
+    for record in records:
+        for one in (record, *record["raw"]["best"], *record["sampled"]["best"]):
+            assert bytes(one["bytes"]).decode("utf-8", "replace") == one["text"]
+
+
+def test_a_control_token_is_a_stop_string(llama_gguf: Path) -> None:
+    bias = ("--logit-bias", "3=100")  # <|im_start|>, which is no end of generation, comes first
+    command = partial(run, "generate", "hi", "-m", str(llama_gguf), *QUICK, *bias, "-n", "8", "--json")
+    stopped, going_on = run_all([partial(command, "--stop", "<|im_start|>"), command])
+    assert (stopped.document["result"]["finish_reason"], stopped.document["result"]["text"]) == ("stop", "")
+    assert stopped.document["result"]["stats"]["n_committed"] == 1
+    assert going_on.document["result"]["finish_reason"] == "length"

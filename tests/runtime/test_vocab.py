@@ -185,3 +185,16 @@ def test_a_vocabulary_says_that_its_model_is_closed(llama_gguf: Path) -> None:
     for use in (lambda: weights.vocab.piece(5), lambda: weights.vocab.text(5), lambda: weights.vocab.is_special(5)):
         with pytest.raises(RuntimeError, match="went with its model"):
             use()
+
+
+def test_control_tokens_are_known_by_their_names(vocab):
+    names = {
+        "<|im_end|>": IM_END,
+        "<s>": BOS,
+        "</s>": EOS,
+        "a": None,
+        "<|im_end|><s>": None,
+        "": None,
+        "<|other|>": None,
+    }
+    assert {name: vocab.control_token(name) for name in names} == names

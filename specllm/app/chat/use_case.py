@@ -203,6 +203,9 @@ class Chat:
         text = generation.text
         if not text and not is_ended and generation.finish_reason != "stop":
             return None
+        if generation.finish_reason == "stop" and not is_ended:  # at a stop string, which may be a control token
+            while tokens and not vocab.piece(tokens[-1]):
+                tokens = tokens[:-1]
         kept = shown_tokens(vocab, tokens[:-1] if is_ended else tokens, text)
         session.reuse([*prompt, *kept, *tokens[-1:]] if is_ended else [*prompt, *kept])
         return Turn(

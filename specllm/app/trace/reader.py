@@ -231,9 +231,7 @@ def _is_shown(value: object) -> bool:
 
 def _is_logprobs(value: object) -> bool:
     return isinstance(value, list) and all(
-        _has_keys(record, {"token", "text", "raw", "sampled"})
-        and _is_named_token(record)
-        and all(_is_ranking(record[name]) for name in ("raw", "sampled"))
+        _is_named_token(record, {"raw", "sampled"}) and all(_is_ranking(record[name]) for name in ("raw", "sampled"))
         for record in value
     )
 
@@ -243,15 +241,17 @@ def _is_ranking(value: object) -> bool:
         _has_keys(value, {"logprob", "best"})
         and _is_logprob(value["logprob"])
         and isinstance(value["best"], list)
-        and all(
-            _has_keys(one, {"token", "text", "logprob"}) and _is_named_token(one) and _is_logprob(one["logprob"])
-            for one in value["best"]
-        )
+        and all(_is_named_token(one, {"logprob"}) and _is_logprob(one["logprob"]) for one in value["best"])
     )
 
 
-def _is_named_token(value: Mapping[str, Any]) -> bool:
-    return _is_count(value["token"]) and isinstance(value["text"], str)
+def _is_named_token(value: object, keys: set[str]) -> bool:
+    """Whether it has a token's id and text, its `bytes` (earlier traces have none), and what is under `keys`."""
+    if not isinstance(value, dict) or value.keys() - {"bytes"} != {"token", "text", *keys}:
+        return False
+    spelled = value.get("bytes", [])
+    is_bytes = isinstance(spelled, list) and all(_is_count(byte) and byte < 256 for byte in spelled)
+    return _is_count(value["token"]) and isinstance(value["text"], str) and is_bytes
 
 
 def _is_logprob(value: object) -> bool:

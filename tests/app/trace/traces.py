@@ -59,7 +59,7 @@ runs = st.lists(rounds(), min_size=1, max_size=8)
 
 def logprobs(round: Round) -> list[dict[str, Any]]:
     """Records as `logprobs.described` makes them."""
-    best = [{"token": 3, "text": "\ufffd", "logprob": -0.25}]
+    best = [{"token": 3, "text": "\ufffd", "bytes": [0xF0], "logprob": -0.25}]
     return [
         {"token": token, "text": text_of(token), "raw": {"logprob": -1.5 * token, "best": best},
          "sampled": {"logprob": None, "best": []}}
