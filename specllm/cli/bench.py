@@ -86,7 +86,7 @@ def bench(
     machine: options.MachineOptions,
     output: BenchOutput,
 ) -> None:
-    """Measure what speculation brings: plain decoding beside every drafter, prompt by prompt."""
+    """Measure every drafter beside plain decoding, prompt by prompt."""
     with interrupts_deferred():
         from specllm.app.bench import use_case as app
         from specllm.app.bench.compare import compare, read_document

@@ -80,7 +80,7 @@ def chat(
     machine: options.MachineOptions,
     output: ShowOptions,
 ) -> None:
-    """Talk with a model; /help there lists what else can be typed."""
+    """Talk with a model. /help there lists what else can be typed."""
     draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
     config = GenerateConfig(
         max_tokens=talk.max_tokens, stop=tuple(talk.stop or ()), structure=structure.config(),

@@ -14,7 +14,7 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Read whole model files for their SHA-256.")] = False,
 ) -> None:
-    """Check Python, llama.cpp, devices, models and the default pair; exit code 3 if something fails."""
+    """Check this machine, the build of llama.cpp and the models. Exit code 3 if something fails."""
     from specllm.app.doctor.diagnosis import Diagnosis, counted
     from specllm.app.doctor.use_case import diagnose
     from specllm.ui.doctor import describe_terminal, print_checks

@@ -86,7 +86,7 @@ def edit(
     machine: options.MachineOptions,
     applying: ApplyOptions,
 ) -> None:
-    """Edit a file by instruction: show the diff, ask, and write all or nothing. Exit code 3 if nothing changed."""
+    """Edit a file by instruction. Shows the diff, asks, and writes all or nothing. Exit code 3 if nothing changed."""
     if applying.undo:
         _require_only_undo(call)
         _undo(file, words or [], applying)

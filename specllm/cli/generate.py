@@ -40,7 +40,7 @@ def generate(
     machine: options.MachineOptions,
     output: options.OutputOptions,
 ) -> None:
-    """Stream the answer to a prompt: words, a file, or where there are neither, what is piped in."""
+    """Stream the answer to a prompt. That is words, a file, or where there are neither, what is piped in."""
     draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
     config = request.config(structure.config(), output.trace, n_typed=len(typed(words or [])))
     chosen = sampling.chosen()

@@ -29,11 +29,13 @@ from specllm.errors import AnswerIsNo, ConfigError, Interrupted, OutOfMemory, Sp
 
 BUG = 70  # EX_SOFTWARE
 PROGRAM = "specllm"
+FIRST_PAIR = "qwen2.5-coder-1.5b"  # the default of models.toml, which --help does not read
 COMPLETION = "_SPECLLM_COMPLETE"  # the variable typer's completion scripts set
 
 app = typer.Typer(
     name="specllm",
     help="Local speculative decoding on llama.cpp: the same text, never slower, and you can see why.",
+    epilog=f'To begin: specllm models pull {FIRST_PAIR}, then specllm edit FILE "what to change".',
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

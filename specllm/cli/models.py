@@ -18,7 +18,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Threads = Annotated[int, typer.Option("--threads", metavar="N", min=0, help="0 takes the physical cores.")]
 Name = Annotated[
     str,
-    typer.Argument(help="A model, a pair, a path, hub:owner/repo:file.gguf, or a name that list --found shows."),
+    typer.Argument(
+        metavar="NAME", help="A model, a pair, a path, hub:owner/repo:file.gguf, or a name that list --found shows."
+    ),
 ]
 
 
@@ -29,7 +31,7 @@ def list_(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show every model and pair by name; installed ones are marked."""
+    """Show every model and pair by name. Installed ones are marked."""
     from specllm.app.models import list_models
 
     result = list_models(with_found=found).as_result()
@@ -42,7 +44,7 @@ def list_(
 
 @app.command()
 def show(name: Name, json: Json = False) -> None:
-    """Show licence, sources, size, digest, pairs and place of one model."""
+    """Show what is known about one model."""
     from specllm.app.models import show_model
 
     result = show_model(name).as_result()
@@ -65,7 +67,7 @@ def fit(
     machine: options.MachineOptions,
     json: Json = False,
 ) -> None:
-    """Say what a model or pair needs in memory, and what to change where that is too much; nothing is loaded."""
+    """Say what a model or pair needs in memory. Nothing is loaded; where it is too much, says what to change."""
     draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
     from specllm.app.memory.fit import fit_models
 
@@ -82,10 +84,12 @@ def fit(
 
 @app.command()
 def pull(
-    names: Annotated[list[str], typer.Argument(help="Models, pairs (both models), or hub:owner/repo:file.gguf.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME..", help="Models, pairs (both models), or hub:owner/repo:file.gguf.")
+    ],
     json: Json = False,
 ) -> None:
-    """Download models and check their SHA-256; resumes after an interruption."""
+    """Download models and check their SHA-256. Resumes after an interruption."""
     from specllm.app.models import pull_models
     from specllm.ui.models import print_pulled
     from specllm.ui.progress import watch_progress
@@ -99,10 +103,10 @@ def pull(
 
 @app.command()
 def verify(
-    names: Annotated[list[str], typer.Argument(help="Installed models or pairs.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME..", help="Installed models or pairs.")],
     json: Json = False,
 ) -> None:
-    """Check the SHA-256 of whole files against the promised or recorded one."""
+    """Check the SHA-256 of installed models."""
     from specllm.app.models import verify_models
     from specllm.ui.models import print_verified
     from specllm.ui.progress import watch_progress
@@ -129,7 +133,7 @@ def path(name: Name, json: Json = False) -> None:
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="The name it will have.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name it will have.")],
     file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="The file; it stays where it is.")],
     json: Json = False,
 ) -> None:
@@ -146,7 +150,7 @@ def add(
 
 @app.command("make-draft", cls=options.Command)
 def make_draft(
-    source: Annotated[str, typer.Argument(help="A small model of the target's family, or the target itself.")],
+    source: Annotated[str, typer.Argument(metavar="MODEL", help="A small model of the target's family, or the target itself.")],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE.gguf", help="Where to; by default among the models, as NAME-draft."),
@@ -167,7 +171,7 @@ def make_draft(
     threads: Threads = 0,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Make a faster draft model of a GGUF at hand, measured before and after. Exit code 3 if nothing is gained."""
+    """Make a faster draft model of a GGUF at hand. Measured before and after; exit code 3 if nothing is gained."""
     with interrupts_deferred():
         from specllm.app.make_draft import DraftRequest
         from specllm.app.make_draft import make_draft as make
@@ -188,7 +192,7 @@ def make_draft(
 
 @app.command("make-target", cls=options.Command)
 def make_target(
-    source: Annotated[str, typer.Argument(help="The target, better in f16 or Q8_0 than in fewer bits.")],
+    source: Annotated[str, typer.Argument(metavar="MODEL", help="The target, better in f16 or Q8_0 than in fewer bits.")],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE.gguf", help="Where to; by default among the models, as NAME-target."),
@@ -199,7 +203,7 @@ def make_target(
     threads: Threads = 0,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Make a target that checks drafts faster, measured before and after. Exit code 3 if nothing is gained.
+    """Make a target that checks drafts faster. Measured before and after; exit code 3 if nothing is gained.
 
     It is another model than its source: in other numbers it says other texts.
     """

@@ -26,7 +26,7 @@ def replay(
     stats: Annotated[bool, typer.Option("--stats", help="Print a table of all figures at the end.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Exactly one JSON document on stdout.")] = False,
 ) -> None:  # fmt: skip
-    """Play a trace back, without a model: the same text at the same pace, the same figures."""
+    """Play a trace back, without a model. The text, its pace and the figures are the same."""
     pace = _speed(speed or ("max" if json else "1"))
 
     with interrupts_deferred():

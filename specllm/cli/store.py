@@ -16,7 +16,7 @@ DEFAULT = "default"
 app = typer.Typer(no_args_is_help=True, help="Keep your files as token ids, to draft from: see --store.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-Name = Annotated[str, typer.Argument(help="The store.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The store.")]
 
 
 @app.command()
@@ -31,7 +31,7 @@ def add(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Read text files into a store, and again what changed; not what git ignores, nor what looks like a secret."""
+    """Read text files into a store. Not what git ignores or looks like a secret; again, reads what changed."""
     with interrupts_deferred():
         from specllm.app.store.add import add_to_store
         from specllm.ui.progress import watch_progress
@@ -75,7 +75,7 @@ def rm(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The store.")],
     json: Json = False,
 ) -> None:
-    """Delete a store with the answers in it; the files it was made from stay."""
+    """Delete a store with the answers in it. The files it was made from stay."""
     from specllm.app.store.stores import remove
 
     folder = remove(name)

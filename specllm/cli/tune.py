@@ -27,7 +27,7 @@ def tune(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False,
 ) -> None:
-    """Measure thoroughly what drafting costs here, and name the best setting; later runs use what was measured."""
+    """Measure what drafting costs here and name the best setting. Later runs use what was measured."""
     context, draft_layers = machine.config(), machine.draft_layers()
     if pair is not None and models.model is not None:
         raise ConfigError(f"both {pair} and --model {models.model} are named", "name the target once")

@@ -28,6 +28,9 @@ def print_listing(listing: Row) -> None:
     if listing["found"] is not None:
         console.print()
         _print_found(console, listing["found"])
+    if not any(model["is_installed"] for model in listing["models"]):
+        default = next((pair["name"] for pair in listing["pairs"] if pair["is_default"]), "NAME")
+        write_note(f"\nnothing is installed yet; to begin: specllm models pull {default}")
     if console.is_terminal:
         notes = Console(stderr=True, highlight=False)
         mark, star = _mark(console), "*"
