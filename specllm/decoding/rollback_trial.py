@@ -46,6 +46,8 @@ def try_rollback(model: LanguageModel, clock: Callable[[], float] = perf_counter
     fresh = model.forward([last])[0].astype(np.float64)
     model.rollback(0)
     can_be_said = np.isfinite(fresh)  # a draft model's vocabulary may be trimmed
+    if not can_be_said.any():  # a damaged model computes no numbers at all
+        return RollbackTrial(np.inf, rejection_s)
     rolled_back, fresh = rolled_back[can_be_said], fresh[can_be_said]
     deviation = np.sqrt(np.mean((rolled_back - fresh) ** 2)) / max(float(fresh.std()), 1e-9)
     return RollbackTrial(float(deviation), rejection_s)

@@ -115,7 +115,7 @@ class KeyedSampler:
             mask = self.constraint.mask(context)
             if not is_allowed(mask, best) or row[best] == -np.inf:
                 best = int(np.argmax(masked(row, mask)))
-        _require_number(logits[best])
+        require_number(float(logits[best]))
         return best
 
     def _survivors(self, logits: Row, context: Sequence[Token]) -> tuple[Ids, Floats]:
@@ -128,7 +128,7 @@ class KeyedSampler:
         row = self.allowed(logits, context)
         k = min(self.config.top_k, len(row)) or len(row)
         best = int(row.argmax())
-        _require_number(logits[best])
+        require_number(float(logits[best]))
         highest = float(row[best])
         delta = _DELTA
         while True:
@@ -178,9 +178,11 @@ class KeyedSampler:
         row[tokens] = values - n * config.frequency_penalty - config.presence_penalty
 
 
-def _require_number(highest: np.float32) -> None:
-    """Raises BackendError where the model's highest logit is none: numpy takes NaN for the largest of all, so one number tells
-    about the whole row."""
+def require_number(highest: float) -> None:
+    """Raises BackendError where the highest logit of a row is no number.
+
+    numpy takes NaN for the largest of all, so the highest one tells about the whole row.
+    """
     if not math.isfinite(highest):
         raise BackendError(
             f"the model computes no numbers here ({highest}): its file is damaged, or llama.cpp miscalculates it",

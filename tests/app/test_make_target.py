@@ -92,6 +92,21 @@ def test_it_is_measured_for_real(llama_gguf: Path) -> None:
     assert one.drafted_tok_per_s >= one.plain_tok_per_s
 
 
+def test_readings_that_cannot_be_are_taken_again(llama_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single token that seems to cost more than four of them was measured beside other work."""
+    readings = [{1: 9.0, 4: 2.0}, {1: 1.0, 4: 3.0}]
+    monkeypatch.setattr(module, "measure_target", lambda model, budget_s: readings.pop(0))
+    assert module._measured(llama_gguf, "source", 1).seconds == {1: 1.0, 4: 2.0}
+    assert readings == []
+
+
+def test_where_they_never_can_be_nothing_is_compared(llama_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "measure_target", lambda model, budget_s: {1: 9.0, 4: 2.0})
+    with pytest.raises(AnswerIsNo, match="other work") as error:
+        module._measured(llama_gguf, "source", 1)
+    assert "again" in error.value.hint
+
+
 @pytest.mark.parametrize(("n_bytes", "is_told"), [(1000, True), (1890, False), (3560, False)])  # Q4_K, Q8_0, F16
 def test_a_source_of_few_bits_is_told(tmp_path: Path, n_bytes: int, is_told: bool) -> None:
     source, made = (Candidate(label="x", n_bytes=n, seconds={1: 1.0}) for n in (n_bytes, 1000))

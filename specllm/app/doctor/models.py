@@ -23,6 +23,7 @@ from specllm.models.gguf_header import read_header
 from specllm.models.progress import Progress
 from specllm.models.registry import Registry
 from specllm.runtime.backend import BackendInfo
+from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.machine import available_memory_bytes
 from specllm.runtime.memory_estimate import N_KEPT_STATES
 from specllm.units import sized
@@ -163,6 +164,7 @@ def _memory(located: list[LocatedModel]) -> Check:
     )
 
 
+@abort_on_interrupt()
 def _vocabularies(target: LocatedModel, draft: LocatedModel) -> Check:
     from specllm.runtime.llama import Weights
     from specllm.runtime.trimmed_vocab import read_trimmed
@@ -197,8 +199,10 @@ class _Measured:
     trial: RollbackTrial | None = None  # None: it refused
 
 
+@abort_on_interrupt()
 def _measure(path: Path, info: BackendInfo) -> _Measured:
     from specllm.decoding.rollback_trial import try_rollback
+    from specllm.decoding.sampling import require_number
     from specllm.runtime.llama import LlamaModel, Weights
 
     header = read_header(path)
@@ -208,7 +212,7 @@ def _measure(path: Path, info: BackendInfo) -> _Measured:
         closing(Weights(path, n_gpu_layers=gpu_layers)) as weights,
         closing(LlamaModel(weights, context)) as model,
     ):
-        model.forward([1] * WARM_UP_TOKENS, logits="last")
+        require_number(float(model.forward([1] * WARM_UP_TOKENS, logits="last").max()))
         seconds = []
         for _ in range(TIMED_TOKENS):
             started = time.perf_counter()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
+import signal
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +20,7 @@ from specllm.models.entries import PathSource
 from specllm.models.registry import Registry
 from specllm.models.store import RecordedDigest, record_digest
 from specllm.runtime import memory
+from specllm.runtime.interrupt import native_callback
 from tests import synthetic
 from tests.app.doctor.doctors import GPU_BUILD, found, install
 
@@ -34,6 +39,35 @@ def test_a_healthy_pair_passes_every_check(llama_gguf: Path, draft_gguf: Path) -
     assert "target on CPU" in checks["target"].fact
     assert "ms per token" in checks["draft model"].fact
     assert checks["rollback"].fact.startswith("trim")
+
+
+@pytest.mark.parametrize("write", [synthetic.write_llama, synthetic.write_mamba])
+def test_a_model_that_computes_no_numbers_fails(write, tmp_path: Path) -> None:
+    install(write(tmp_path / "nan.gguf", noise=math.nan))
+    check = found()["target"]
+    assert check.status == "fail"
+    assert "computes no numbers" in check.fact
+    assert "verify" in check.fix
+
+
+def test_ctrl_c_that_comes_inside_llama_cpp_ends_the_doctor(
+    llama_gguf: Path, draft_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python drops what is raised in a function that C called."""
+
+    @ctypes.CFUNCTYPE(None)
+    @native_callback
+    def log() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    install(llama_gguf, draft_gguf)
+    for name in ("_vocabularies", "_measure"):
+        with monkeypatch.context() as patch:
+            patch.setattr(doctor_models, "closing", lambda opened: log() or closing(opened))
+            if name == "_measure":
+                patch.setattr(doctor_models, "_vocabularies", lambda *located: Check("pair", "ok", ""))
+            with pytest.raises(KeyboardInterrupt):
+                found()
 
 
 def test_a_recurrent_target_is_rolled_back_by_snapshots(mamba_gguf: Path) -> None:
