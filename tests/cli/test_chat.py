@@ -26,7 +26,7 @@ def chat(model: Path, *arguments: str, **options) -> Result:
 
 def test_lines_are_messages_and_commands(llama_gguf: Path, tmp_path: Path) -> None:
     saved = tmp_path / "talk.jsonl"
-    lines = f"hello\r\n\n   \n/tokens\n/save {saved}\n/save {saved}\n/foo\n/undo\n/set top_k 1\nlast"
+    lines = f"hello\r\n\n   \n/tokens\n/save {saved}\n/save {saved}\n/udno\n/undo\n/set top_k 1\nlast"
     piped, given = run_all([
         partial(chat, llama_gguf, stdin=lines),
         partial(chat, llama_gguf, "--message", "hello", "--message", "/undo", "--message", "/set top_k 1",
@@ -34,7 +34,7 @@ def test_lines_are_messages_and_commands(llama_gguf: Path, tmp_path: Path) -> No
     ])  # fmt: skip
     assert piped.stdout == given.stdout
     assert (piped.code, given.code) == (1, 0)  # two lines were wrong; the chat went on
-    assert "error: there is no command /foo\nhint: " in piped.stderr
+    assert "error: there is no command /udno\nhint: did you mean /undo?" in piped.stderr
     assert f"error: {saved} is there already\nhint: " in piped.stderr
     assert "turn 1   4 asked, 8 answered" in piped.stderr
     assert "taken back  hello" in piped.stderr
@@ -75,14 +75,14 @@ def test_json_is_one_document_of_all_turns(llama_gguf: Path) -> None:
 def test_a_script_ends_at_an_error_with_its_code(llama_gguf: Path, tmp_path: Path) -> None:
     long, unknown, missing, raw = run_all([
         partial(chat, llama_gguf, "-c", "256", "--message", "x" * 400, "--message", "never"),
-        partial(chat, llama_gguf, "--message", "/nope", "--message", "never", "--json"),
+        partial(chat, llama_gguf, "--message", "/hlep", "--message", "never", "--json"),
         partial(chat, llama_gguf, "--load", str(tmp_path / "missing")),
         partial(chat, llama_gguf, "--overflow", "grow", "--message", "x"),
     ])  # fmt: skip
     assert (long.code, long.stdout) == (1, "")
     assert "error: the message is 4" in long.stderr
     assert unknown.code == 2
-    assert unknown.document["error"]["message"] == "there is no command /nope"
+    assert unknown.document["error"]["message"] == "there is no command /hlep"
     assert (missing.code, raw.code) == (2, 2)
     assert "missing: No such file" in missing.stderr
     assert "use one of drop, error" in raw.stderr

@@ -40,6 +40,8 @@ _BY_NAME = {command.name: command for command in COMMANDS} | {
     "exit": next(command for command in COMMANDS if command.name == "quit")
 }
 # A path such as /usr/bin is a message: a command's name ends with a blank or the line.
+_NEARLY = 0.7  # of difflib: /hlep is nearly /help, /home is not
+_AS_MESSAGE = "a blank in front makes it a message"
 _CALL = re.compile(r"/([A-Za-z?]+)(?:\s+(.*))?\s*", re.DOTALL)
 
 
@@ -54,8 +56,8 @@ class Call:
 def parse(line: str) -> Call | str | None:
     """A command, a message, or None for an empty line.
 
-    A message that begins like a command has a blank in front. Raises ConfigError for a command that there is not, or
-    with too much or too little behind it.
+    What is no command is a message, like `/home is nearly full`; one that begins like a command has a blank in front. Raises
+    ConfigError for a command with too much or too little behind it, and for a word alone that is nearly one.
     """
     if not line.strip():
         return None
@@ -65,11 +67,14 @@ def parse(line: str) -> Call | str | None:
     name, argument = match[1].lower(), (match[2] or "").strip()
     command = _BY_NAME.get("help" if name == "?" else name)
     if command is None:
-        close = get_close_matches(name, _BY_NAME, n=1)
-        hint = f"did you mean /{close[0]}?" if close else "/help lists them; a blank in front makes it a message"
-        raise ConfigError(f"there is no command /{name}", hint)
+        close = [] if argument else get_close_matches(name, _BY_NAME, n=1, cutoff=_NEARLY)
+        if not close:
+            return line
+        raise ConfigError(f"there is no command /{name}", f"did you mean /{close[0]}? {_AS_MESSAGE}")
     if argument and not command.argument:
-        raise ConfigError(f"/{command.name} takes nothing behind it", f"write /{command.name} alone on a line")
+        raise ConfigError(
+            f"/{command.name} takes nothing behind it", f"write /{command.name} alone on a line; {_AS_MESSAGE}"
+        )
     if not argument and command.argument and not command.argument.startswith("["):
         raise ConfigError(f"/{command.name} needs something behind it", f"write /{command.name} {command.argument}")
     return Call(command.name, argument)
