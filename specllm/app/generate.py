@@ -40,7 +40,7 @@ from specllm.errors import ConfigError, IncompleteAnswer, StorageError
 from specllm.models.store import recorded_digest, size_on_disk
 from specllm.runtime.backend import physical_cores
 from specllm.runtime.grammar import GrammarConstraint, check_structure
-from specllm.runtime.interrupt import abort_on_interrupt
+from specllm.runtime.interrupt import abort_on_interrupt, hold_interrupts
 from specllm.runtime.vocab import Vocab
 
 LOGGER = logging.getLogger("specllm")
@@ -228,7 +228,8 @@ def fill_in(request: GenerateRequest) -> Plan:
 
 @contextlib.contextmanager
 def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text: None) -> Iterator[Answer]:
-    """Loads what the request names; inside, iterate the answer. Everything is freed and the trace in place afterwards.
+    """Loads what the request names; inside, iterate the answer. Everything is freed and the trace in place afterwards, also where
+    Ctrl-C is raised at the end: what the answer says of itself holds then too.
 
     `notice` is told what takes seconds before the first token.
     """
@@ -270,6 +271,7 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         # it would end when Python does, and wait for a thread that is gone.
         stack.callback(lambda: made._chunks.close())
         stack.enter_context(kept_in_store(drafting, generation))
+        stack.callback(hold_interrupts)  # what follows keeps what is finished
         yield made
 
 

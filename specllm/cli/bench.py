@@ -113,22 +113,23 @@ def bench(
         write_note(f"{n_left_out} prompts have no expected text and are left out")
     with ui.BenchView(is_quiet=output.quiet) as view:
         result = app.run_bench(request, view)
-    document = _document(result)
-    comparison = compare(old, document) if old else None
-    n_slower = len(comparison.slower) if comparison else 0
-    document["ok"] = not (n_slower or result.n_defects)
-    if comparison:
-        document["result"]["comparison"] = comparison.as_dict()
-    if output.html:
-        from specllm.ui.report import write_report
-
-        write_report(document, output.html)
-    if output.as_json:
-        _emit(document)
-    else:
-        ui.print_bench(document["result"])
+    with interrupts_deferred():  # what was measured is told first
+        document = _document(result)
+        comparison = compare(old, document) if old else None
+        n_slower = len(comparison.slower) if comparison else 0
+        document["ok"] = not (n_slower or result.n_defects or result.is_interrupted)
         if comparison:
-            ui.print_comparison(comparison.as_dict())
+            document["result"]["comparison"] = comparison.as_dict()
+        if output.html:
+            from specllm.ui.report import write_report
+
+            write_report(document, output.html)
+        if output.as_json:
+            _emit(document)
+        else:
+            ui.print_bench(document["result"])
+            if comparison:
+                ui.print_comparison(comparison.as_dict())
     _conclude(result, n_slower)
 
 

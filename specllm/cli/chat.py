@@ -121,8 +121,9 @@ def chat(
         if talk.load is not None:
             loop.load(talk.load)
         loop.run()
-        if output.as_json:
-            _emit(loop)
+        with interrupts_deferred():
+            if output.as_json:
+                _emit(loop)
     if loop.is_interrupted:
         raise Interrupted("interrupted")
     if loop.has_failed and not lines.is_person:
@@ -174,4 +175,5 @@ def _emit(loop: ChatLoop) -> None:
 
     plan = loop.chat.models.plan
     params = {**plan.params(), "system": loop.chat.system, "overflow": loop.chat.overflow}
-    envelope.emit("chat", {"turns": loop.results}, host=describe_build(), models=plan.models(), params=params)
+    envelope.emit("chat", {"turns": loop.results}, host=describe_build(), models=plan.models(), params=params,
+                  is_ok=not (loop.is_interrupted or loop.has_failed))  # fmt: skip

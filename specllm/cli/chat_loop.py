@@ -11,6 +11,7 @@ from specllm.app.chat import commands
 from specllm.app.chat.commands import Call
 from specllm.app.chat.transcript import Transcript, clean, load, save
 from specllm.app.chat.use_case import Chat
+from specllm.app.generate import Answer
 from specllm.cli.signals import has_to_terminate
 from specllm.errors import ConfigError, SpecllmError
 from specllm.ui import chat as ui
@@ -89,15 +90,20 @@ class ChatLoop:
 
     def _answer(self, message: str, *, is_again: bool = False) -> None:
         show, chat = self._show, self.chat
-        with (
-            self._make_view(show) as view,
-            echo_off(is_wanted=self._lines.has_bar),  # that input line shows what was typed meanwhile
-            chat.ask(message, view.note, is_again=is_again) as answer,
-        ):
-            view.stream(answer)
-        reason = answer.finish_reason
-        text = answer.text
-        self.results.append({"user": message, "text": text, "finish_reason": reason, "stats": answer.metrics.as_dict()})
+        answer: Answer | None = None
+        try:
+            with (
+                self._make_view(show) as view,
+                echo_off(is_wanted=self._lines.has_bar),  # that input line shows what was typed meanwhile
+                chat.ask(message, view.note, is_again=is_again) as answer,
+            ):
+                view.stream(answer)
+        except KeyboardInterrupt:
+            if answer is not None:  # Ctrl-C came when it was complete
+                self._record(message, answer)
+            raise
+        self._record(message, answer)
+        reason, text = answer.finish_reason, answer.text
         if show.has_text and not sys.stdout.isatty() and text and not text.endswith("\n"):
             print(flush=True)
         if show.has_table or reason == "interrupted" or not self._lines.has_bar:
@@ -115,6 +121,10 @@ class ChatLoop:
             self._tell_cut(answer.metrics.n_committed)
         if self._lines.is_person:
             print(file=sys.stderr)
+
+    def _record(self, message: str, answer: Answer) -> None:
+        reason, stats = answer.finish_reason, answer.metrics.as_dict()
+        self.results.append({"user": message, "text": answer.text, "finish_reason": reason, "stats": stats})
 
     def _tell_cut(self, n_tokens: int) -> None:
         most = self.chat.models.plan.generate.max_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,11 @@ from specllm.cli import envelope, options
 from specllm.cli.prompt import STDIN, read_prediction, read_prompt, typed
 from specllm.cli.signals import interrupts_deferred
 from specllm.cli.structure import StructureOptions
-from specllm.errors import ConfigError, Interrupted
+from specllm.errors import ConfigError, Interrupted, SpecllmError
+
+if TYPE_CHECKING:
+    from specllm.app.generate import Answer, GenerateRequest
+    from specllm.ui.generate import AnswerView
 
 _request = partial(typer.Option, rich_help_panel="Request")
 
@@ -61,20 +65,37 @@ def generate(
         context=context, draft_gpu_layers=draft_layers, draft=draft, generate=config,
     )  # fmt: skip
     view_of = LiveView if output.live else AnswerView
-    with (
-        view_of(
-            has_text=not output.as_json,
-            has_status=not output.quiet,
-            colours_accepted=output.color_accepted or output.live,
-        ) as view,
-        app.answer(wanted, view.notice) as answer,
-    ):
-        view.stream(answer)
-    if output.as_json:
-        envelope.emit(
-            "generate", answer.result(), host=answer.host(), models=answer.plan.models(), params=answer.plan.params(),
-            is_ok=answer.shortfall is None,
-        )  # fmt: skip
-    view.close(answer, has_table=output.stats)
-    if error := (Interrupted("interrupted") if answer.finish_reason == "interrupted" else answer.shortfall):
+    view = view_of(
+        has_text=not output.as_json,
+        has_status=not output.quiet,
+        colours_accepted=output.color_accepted or output.live,
+    )
+    answer, error = _streamed(wanted, view)
+    with interrupts_deferred():  # what there is comes out whole
+        if output.as_json:
+            envelope.emit(
+                "generate", answer.result(), host=answer.host(), models=answer.plan.models(),
+                params=answer.plan.params(), is_ok=error is None,
+            )  # fmt: skip
+        view.close(answer, has_table=output.stats)
+    if error:
         raise error
+
+
+def _streamed(wanted: GenerateRequest, view: AnswerView) -> tuple[Answer, SpecllmError | None]:
+    """The answer, as far as Ctrl-C let it come, and what is to be raised once that was told."""
+    from specllm.app import generate as app
+
+    answer: Answer | None = None
+    is_interrupted = False
+    try:
+        with view, app.answer(wanted, view.notice) as answer:
+            view.stream(answer)
+    except KeyboardInterrupt:
+        if answer is None:
+            raise
+        answer.interrupt()
+        is_interrupted = True
+    if is_interrupted or answer.finish_reason == "interrupted":
+        return answer, Interrupted("interrupted")
+    return answer, answer.shortfall

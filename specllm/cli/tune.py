@@ -42,12 +42,14 @@ def tune(
     )  # fmt: skip
     with TuneProgress() as progress:
         result = measure(request, progress)
-    tell_kept(result.kept)
-    if json:
-        envelope.emit(
-            "tune", result.as_result(), host=result.host(), models=result.plan.models(), params=result.plan.params()
-        )
-    else:
-        print_tuning(result)
+    with interrupts_deferred():  # what was measured is told first
+        tell_kept(result.kept)
+        if json:
+            envelope.emit(
+                "tune", result.as_result(), host=result.host(), models=result.plan.models(),
+                params=result.plan.params(), is_ok=not result.is_interrupted,
+            )  # fmt: skip
+        else:
+            print_tuning(result)
     if result.is_interrupted:
         raise Interrupted("interrupted")

@@ -34,7 +34,8 @@ _SETTLE = 0  # on the wake-up descriptor, where no signal has this number
 
 _watcher: _Watcher | None = None  # while somebody is inside abort_on_interrupt
 _n_inside = 0
-_is_unraised = False  # a Ctrl-C came inside a native callback and nobody has raised it yet
+_is_unraised = False  # a Ctrl-C came inside a native callback, or while it had to wait, and nobody has raised it yet
+_is_held = False  # Ctrl-C has to wait
 
 
 def native_callback(function: Callable[P, R]) -> Callable[P, R]:
@@ -83,7 +84,7 @@ class _Watcher:
 
     def _watch(self) -> None:
         while received := self._reader.recv(16):
-            if not _ENDING.isdisjoint(received):
+            if not _ENDING.isdisjoint(received) and not _is_held:
                 request_abort()
             if _SETTLE in received:
                 self._is_settled.set()
@@ -97,7 +98,7 @@ def abort_on_interrupt() -> Iterator[None]:
     the handler and the last to leave removes it. Outside the main thread, where Python delivers no signals, it changes
     nothing.
     """
-    global _watcher, _n_inside
+    global _watcher, _n_inside, _is_held
     is_ignored = (
         signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     )  # started in the background: Ctrl-C is for somebody else
@@ -110,14 +111,23 @@ def abort_on_interrupt() -> Iterator[None]:
     try:
         _settle()
         yield
+        _is_held = _is_held and _n_inside > 1
         _settle()
     finally:
         _n_inside -= 1
+        _is_held = _is_held and _n_inside > 0
         _forget()
         if not _n_inside and _watcher is not None:
             watcher, _watcher = _watcher, None
             watcher.close()
             clear_abort()
+
+
+def hold_interrupts() -> None:
+    """Ctrl-C waits for the end of the outermost `abort_on_interrupt`, so that what is finished gets kept; a second one does
+    not."""
+    global _is_held
+    _is_held = _watcher is not None
 
 
 def _settle() -> None:
@@ -131,13 +141,18 @@ def _forget() -> bool:
     global _is_unraised
     if _watcher is not None:
         _watcher.settle()
-    was_unraised, _is_unraised = _is_unraised, False
     clear_abort()
+    if _is_held:
+        return False
+    was_unraised, _is_unraised = _is_unraised, False
     return was_unraised
 
 
 def _on_interrupt(signum: int, frame: FrameType | None) -> None:
     global _is_unraised
+    if _is_held and not _is_unraised:
+        _is_unraised = True
+        return
     request_abort()
     while frame is not None:
         if frame.f_code in _native_callbacks:

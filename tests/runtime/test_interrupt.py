@@ -294,6 +294,43 @@ def test_nested_ones_end_in_any_order():
         assert interrupt.is_abort_requested()
 
 
+def test_a_held_ctrl_c_waits_for_the_end_of_all(models):
+    """What is finished is kept first: no exception, and no forward that ends early."""
+    model, _ = models
+    model.rollback(0)
+    done = []
+
+    def caller() -> None:
+        with abort_on_interrupt():
+            with abort_on_interrupt():
+                interrupt.hold_interrupts()
+                ctrl_c()
+                model.forward(PROMPT[:8], logits="none")
+                done.append("inner")
+            done.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        caller()
+    assert done == ["inner", "outer"]
+    assert model.n_past == 8
+
+
+def test_a_second_ctrl_c_is_not_held():
+    with abort_on_interrupt():
+        interrupt.hold_interrupts()
+        ctrl_c()
+        with pytest.raises(KeyboardInterrupt):
+            ctrl_c()
+    with abort_on_interrupt(), pytest.raises(KeyboardInterrupt):
+        ctrl_c()  # nothing is held any more
+
+
+def test_what_is_held_where_nobody_watches_is_nothing():
+    interrupt.hold_interrupts()
+    with abort_on_interrupt(), pytest.raises(KeyboardInterrupt):
+        ctrl_c()
+
+
 def test_outside_the_main_thread_nothing_changes():
     before = state()
     seen = []

@@ -110,8 +110,8 @@ class BenchResult:
     drafting: Drafting
     date: str
     verify_s_by_width: Mapping[str, float]  # V, as it was when the drafters began
+    failures: list[dict[str, object]]
     samples: list[Sample] = field(default_factory=list)  # of prompts that every arm answered in every run
-    failures: list[dict[str, object]] = field(default_factory=list)
     differences: list[dict[str, object]] | None = None  # None where nothing was compared
     is_interrupted: bool = False
     exact_widths: Mapping[str, int] | None = None  # of blocks, by the cells up to which that holds; None: no exact arm
@@ -173,7 +173,7 @@ class BenchResult:
 
 
 def run_bench(request: BenchRequest, progress: Progress) -> BenchResult:
-    """Answers every prompt with every arm. Ctrl-C ends it early with the prompts that are complete.
+    """Answers every prompt with every arm. Ctrl-C ends it early with the prompts that are complete, where there are some.
 
     A prompt that fails becomes an entry of `failures`, and the others go on.
     """
@@ -181,15 +181,23 @@ def run_bench(request: BenchRequest, progress: Progress) -> BenchResult:
     if any(structure_of(request, prompt)[1] for prompt in request.prompts):
         require_validator()
     arms, plan = plan_bench(request)
-    with _opened(request, plan, arms, progress) as opened:
-        cost, date = opened.drafting.target_cost, datetime.now(UTC).isoformat(timespec="seconds")
-        result = BenchResult(request, opened.plan, arms, opened.drafting, date, _table(cost), failures=opened.failures)
-        names = (plan.target.name, plan.draft_model.name if plan.draft_model else None)
-        memory = Memory(learned.file_of(*names) if request.is_learned else None)
-        runner = Runner(opened.lanes, plan.sampling, plan.generate, memory)
-        _measure(runner, opened.cases, result, progress)
-        exact = [lane.session.exact_widths.as_dict() for lane in opened.lanes if lane.arm.config.is_exact]
-        result.exact_widths = dict(ChainMap(*exact)) if exact else None
+    result = None
+    try:
+        with _opened(request, plan, arms, progress) as opened:
+            cost, date = opened.drafting.target_cost, datetime.now(UTC).isoformat(timespec="seconds")
+            result = BenchResult(request, opened.plan, arms, opened.drafting, date, _table(cost), opened.failures)
+            names = (plan.target.name, plan.draft_model.name if plan.draft_model else None)
+            memory = Memory(learned.file_of(*names) if request.is_learned else None)
+            runner = Runner(opened.lanes, plan.sampling, plan.generate, memory)
+            try:
+                _measure(runner, opened.cases, result, progress)
+            finally:
+                exact = [lane.session.exact_widths.as_dict() for lane in opened.lanes if lane.arm.config.is_exact]
+                result.exact_widths = dict(ChainMap(*exact)) if exact else None
+    except KeyboardInterrupt:
+        if result is None or not (result.samples or result.failures):
+            raise
+        result.is_interrupted = True
     return result
 
 
@@ -266,27 +274,22 @@ def _measure(runner: Runner, cases: Sequence[Case], result: BenchResult, progres
     request = result.request
     n_each = len(runner.lanes) * request.runs
     result.differences = [] if request.is_checked else None
-    try:
-        _warm_up(runner, cases, progress)
-        for n, case in enumerate(cases):
-            samples: list[Sample] = []
-            try:
-                progress.step(n * n_each, len(cases) * n_each, case.prompt.id)
-                for sample in runner.answers(case, request.runs):
-                    samples.append(sample)
-                    progress.step(n * n_each + len(samples), len(cases) * n_each, f"{case.prompt.id} {sample.arm}")
-                found = list(differences(runner, case, samples)) if request.is_checked else []
-            except SpecllmError as error:
-                result.failures.append(failure(case.prompt, error))
-                continue
-            result.samples += samples
-            if result.differences is not None:
-                vocab = runner.lanes[0].session.target.vocab
-                result.differences += [difference.as_dict(vocab) for difference in found]
-    except KeyboardInterrupt:
-        if not result.samples:
-            raise
-        result.is_interrupted = True
+    _warm_up(runner, cases, progress)
+    for n, case in enumerate(cases):
+        samples: list[Sample] = []
+        try:
+            progress.step(n * n_each, len(cases) * n_each, case.prompt.id)
+            for sample in runner.answers(case, request.runs):
+                samples.append(sample)
+                progress.step(n * n_each + len(samples), len(cases) * n_each, f"{case.prompt.id} {sample.arm}")
+            found = list(differences(runner, case, samples)) if request.is_checked else []
+        except SpecllmError as error:
+            result.failures.append(failure(case.prompt, error))
+            continue
+        result.samples += samples
+        if result.differences is not None:
+            vocab = runner.lanes[0].session.target.vocab
+            result.differences += [difference.as_dict(vocab) for difference in found]
 
 
 def _warm_up(runner: Runner, cases: Sequence[Case], progress: Progress) -> None:

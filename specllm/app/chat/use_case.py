@@ -19,7 +19,7 @@ from specllm.config import Overflow
 from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import Token
 from specllm.errors import ConfigError, ContextFull
-from specllm.runtime.interrupt import abort_on_interrupt
+from specllm.runtime.interrupt import abort_on_interrupt, hold_interrupts
 
 _KEPT_FIGURES = ("n_prompt", "n_reused", "n_prefilled", "ttft_s", "decode_tok_per_s", "n_drafted", "n_accepted")
 
@@ -111,6 +111,7 @@ class Chat:
                     yield answer
                 except KeyboardInterrupt:
                     answer.interrupt()
+                hold_interrupts()  # what there is becomes part of the conversation first
             self.last_figures = Figures(
                 metrics=answer.metrics, strategy=answer.strategy, finish_reason=answer.finish_reason
             )
