@@ -33,8 +33,7 @@ from specllm.decoding.calibrate import (
     spread_of,
     steep,
 )
-from specllm.decoding.controller import DraftCost
-from specllm.decoding.cost import CALIBRATION_WIDTHS, MAX_WIDTH, CostModel
+from specllm.decoding.cost import CALIBRATION_WIDTHS, MAX_WIDTH, CostModel, DraftCost
 from specllm.runtime.backend import inspect_backend
 from specllm.runtime.llama import LlamaModel
 

@@ -12,8 +12,8 @@ from specllm.config import DraftConfig
 from specllm.decoding.acceptance import Acceptance
 from specllm.decoding.chain import Shares
 from specllm.decoding.constraint import Constraint
-from specllm.decoding.controller import Controller, DraftCost
-from specllm.decoding.cost import CostModel
+from specllm.decoding.controller import Controller
+from specllm.decoding.cost import CostModel, DraftCost
 from specllm.decoding.protocols import GUESSED, Drafter, Sampler, Token
 from specllm.drafters.auto import AutoDrafter
 from specllm.drafters.bridge import BridgeDrafter

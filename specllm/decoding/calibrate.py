@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
-from specllm.decoding.controller import DraftCost
-from specllm.decoding.cost import CALIBRATION_WIDTHS
+from specllm.decoding.cost import CALIBRATION_WIDTHS, DraftCost
 from specllm.decoding.protocols import LanguageModel, Token
 
 DEPTH = 256  # tokens in the KV cache while measuring: a short prompt

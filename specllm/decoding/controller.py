@@ -22,7 +22,7 @@ import numpy as np
 from specllm.decoding.acceptance import Acceptance
 from specllm.decoding.certainty import LEVELS, Certainty
 from specllm.decoding.chain import Chain, Shares
-from specllm.decoding.cost import CostModel
+from specllm.decoding.cost import CostModel, DraftCost
 from specllm.decoding.protocols import FREE, Round
 
 PROBE_SHARE = 0.01  # of the time may be lost to trying what does not seem to pay
@@ -44,7 +44,6 @@ _STAKE = 0.005
 # the worst kind of text from 0.991 to 1.000 and math from 1.20 to 1.15; all kinds together stay at 1.087.
 _MODEL_DOUBT = 0.5
 _OUTLOOK_RATE = 1 / 24  # per round, of the moving average of what the draft model would save
-_RATE = 0.1  # of the moving average of the draft cost
 _NAP = 4  # rounds from one question about a draft model that does not pay to the next: one costs 0.1 ms
 _PLAN_ROUNDS, _OLDEST_PLAN = 16, 64  # the draft model's chain is planned anew after so many, where it was tried or not
 
@@ -61,23 +60,6 @@ class Option:
 
 
 NOTHING = Option(0, 0.0)
-
-
-@dataclass(slots=True)
-class DraftCost:
-    """What a draft model costs on this machine, in seconds."""
-
-    token_s: float  # one drafted token: a forward of width 1
-    prefill_token_s: float  # one token of a long forward
-
-    def catch_up_s(self, n_pending: int) -> float:
-        """Feeding all but the last of `n_pending` context tokens; the last one is the first drafted token's forward."""
-        return max(0, n_pending - 1) * self.prefill_token_s
-
-    def observe(self, n_pending: int, n_forwards: int, seconds: float) -> None:
-        if n_forwards and n_pending <= 8:
-            measured = (seconds - self.catch_up_s(n_pending)) / n_forwards
-            self.token_s += _RATE * (max(measured, 0.2 * self.token_s) - self.token_s)
 
 
 def _newness(acceptance: Acceptance) -> float:
@@ -252,8 +234,12 @@ class Controller:
             self.acceptance[source].observe(round)
             self.lengths[source][n] += 1
         n_asked = sum(one not in FREE for one in seen)  # forwards of the draft model, one for a dropped token too
-        if n_pending and self.draft_cost is not None and (n_asked or not seen):
-            self.draft_cost.observe(n_pending, max(1, n_asked), round.draft_s)
+        if self.draft_cost is not None:
+            self.draft_cost.follow(self.cost.drift)
+            if n_pending and (n_asked or not seen):
+                self.draft_cost.observe(n_pending, max(1, n_asked), round.draft_s)
+            else:
+                self.draft_cost.fade()
         # Behind a wrong token it was confident of something else.
         reached = [one for one in seen[: round.n_accepted + 1] if one not in FREE]
         if reached:
@@ -300,11 +286,14 @@ class Controller:
         return self._chains[level]
 
     def _best_chain(self, chance: float, k: int) -> Option:
-        """The best number of tokens of a draft model whose tokens all have this chance, if one chose it before."""
+        """The best number of tokens of a draft model whose tokens all have this chance, if one chose it before.
+
+        At what they were measured to cost: a stall must not rule it out for a whole answer.
+        """
         assert self.draft_cost is not None
         lengths = np.arange(1, k + 1)
         tokens = 1.0 + np.cumsum(np.cumprod(np.full(k, chance)))
-        seconds = self.cost.curve[1 : k + 1] + lengths * self.draft_cost.token_s
+        seconds = self.cost.curve[1 : k + 1] + lengths * self.draft_cost.hoped_token_s
         best = int(np.argmax(tokens / seconds))
         return Option(best + 1, float(tokens[best] / seconds[best]))
 
@@ -314,10 +303,12 @@ class Controller:
         assert self.draft_cost is not None
         if extra_s > self._budget_s:
             return NOTHING
-        seconds = self.cost.curve[1 : k + 1] + np.arange(1, k + 1) * self.draft_cost.token_s
+        lengths, verify_s = np.arange(1, k + 1), self.cost.curve[1 : k + 1]
+        seconds, hoped_s = (
+            verify_s + lengths * each for each in (self.draft_cost.token_s, self.draft_cost.hoped_token_s)
+        )
         plain = self.plain()
-        chances = HOPE ** np.arange(1, len(seconds) + 1)
-        pays = (1.0 + np.cumsum(chances)) / seconds > plain.rate * MIN_GAIN
+        pays = (1.0 + np.cumsum(HOPE**lengths)) / hoped_s > plain.rate * MIN_GAIN
         if not pays.any():
             return NOTHING
         losses = seconds + extra_s - 1.0 / plain.rate  # nothing accepted

@@ -17,8 +17,8 @@ from specllm.app.generation import Session
 from specllm.app.prompts.reading import BenchPrompt
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, SamplingConfig
 from specllm.decoding.chain import Shares
-from specllm.decoding.controller import Controller, DraftCost
-from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
+from specllm.decoding.controller import Controller
+from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel, DraftCost
 from specllm.decoding.sampling import KeyedSampler
 from specllm.drafters.auto import AutoDrafter
 from specllm.drafters.lookup import LookupDrafter

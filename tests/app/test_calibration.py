@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from specllm.app import calibration
 from specllm.app.calibration import Identity, keep_quieter_draft_cost, keep_quieter_points
 from specllm.decoding.calibrate import measure_target, spread_of
-from specllm.decoding.controller import DraftCost
-from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
+from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel, DraftCost
 from tests.decoding.test_calibrate import TimedModel, a_slow_model, stairs
 
 TARGET = Identity({"role": "target", "file": "big.gguf"})

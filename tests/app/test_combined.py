@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from specllm.app.drafting import Drafting
 from specllm.app.generation import Generation, Session
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, SamplingConfig, StructureConfig
-from specllm.decoding.controller import DraftCost
-from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
+from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel, DraftCost
 from specllm.decoding.logprobs import LogprobSampler
 from specllm.decoding.sampling import KeyedSampler
 from specllm.drafters.store import StoreDrafter

@@ -12,8 +12,7 @@ import pytest
 from specllm.app.drafting import Drafting
 from specllm.app.generation import Generation, Session
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, SamplingConfig, StructureConfig
-from specllm.decoding.controller import DraftCost
-from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
+from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel, DraftCost
 from specllm.decoding.protocols import FORCED, SPELLED
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import NothingAllowed

@@ -15,8 +15,7 @@ from specllm.app.drafting import Drafting
 from specllm.app.generation import Generation, Session
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, SamplingConfig, StructureConfig
 from specllm.decoding.constraint import TimedConstraint
-from specllm.decoding.controller import DraftCost
-from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
+from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel, DraftCost
 from specllm.decoding.protocols import GUESSED, SPELLED
 from specllm.decoding.sampling import KeyedSampler
 from specllm.runtime.grammar import GrammarConstraint

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from specllm.decoding.acceptance import Acceptance
-from specllm.decoding.controller import MIN_GAIN, Controller, DraftCost, Verdict
-from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
+from specllm.decoding.controller import MIN_GAIN, Controller, Verdict
+from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel, DraftCost
 from specllm.decoding.protocols import EMPTY_DRAFT, FORCED, GUESSED, Draft, Round
 
 K = 32  # what a user may allow per round

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from specllm.config import SamplingConfig
 from specllm.decoding.acceptance import Acceptance
 from specllm.decoding.chain import Shares
-from specllm.decoding.controller import Controller, DraftCost
-from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
+from specllm.decoding.controller import Controller
+from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel, DraftCost
 from specllm.decoding.protocols import EMPTY_DRAFT, Draft, Round
 from specllm.decoding.sampling import KeyedSampler
 from specllm.drafters.auto import AutoDrafter

@@ -8,8 +8,8 @@ import pytest
 
 from specllm.app.drafting import new_acceptance
 from specllm.decoding.acceptance import Acceptance
-from specllm.decoding.controller import Controller, DraftCost
-from specllm.decoding.cost import CostModel
+from specllm.decoding.controller import Controller
+from specllm.decoding.cost import CostModel, DraftCost
 from specllm.decoding.decode import Until, decode
 from specllm.decoding.metrics import Metrics
 from specllm.decoding.protocols import EMPTY_DRAFT, FORCED, FREE, GUESSED, SPELLED, Draft, Round

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from specllm.app.calibration import Kept
 from specllm.app.tune.tuning import Category, Replay
 from specllm.app.tune.use_case import Tuning
-from specllm.decoding.controller import DraftCost
+from specllm.decoding.cost import DraftCost
 from specllm.decoding.rollback_trial import RollbackTrial
 from specllm.ui.tune import TuneProgress, bar, milliseconds, print_tuning, tell_kept
 from tests.cli.conftest import run

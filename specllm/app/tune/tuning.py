@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from specllm.decoding.controller import DraftCost
-from specllm.decoding.cost import CostModel
+from specllm.decoding.cost import CostModel, DraftCost
 from specllm.decoding.protocols import Drafter, Token
 
 ACCEPTANCES = (0.5, 0.7, 0.9)  # that a table of promises shows

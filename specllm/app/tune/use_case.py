@@ -24,8 +24,8 @@ from specllm.app.tune import tuning
 from specllm.app.tune.pair import apply, as_toml, check_applicable, pair_entry
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, GpuLayers, SamplingConfig
 from specllm.decoding.calibrate import DEPTH, measure_draft, measure_here, measure_target, spread_of
-from specllm.decoding.controller import Controller, DraftCost
-from specllm.decoding.cost import CALIBRATION_WIDTHS, MAX_WIDTH, CostModel
+from specllm.decoding.controller import Controller
+from specllm.decoding.cost import CALIBRATION_WIDTHS, MAX_WIDTH, CostModel, DraftCost
 from specllm.decoding.protocols import Token
 from specllm.decoding.rollback_trial import RollbackTrial, try_rollback
 from specllm.decoding.sampling import KeyedSampler

@@ -19,8 +19,7 @@ from specllm.app.tune import tuning
 from specllm.app.tune.use_case import N_REPEATS, N_TOKENS, TuneRequest, Tuning, tune
 from specllm.config import ContextConfig, GenerateConfig
 from specllm.decoding.calibrate import measure_here, measure_target
-from specllm.decoding.controller import DraftCost
-from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel
+from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel, DraftCost
 from specllm.decoding.protocols import Draft
 from specllm.errors import ConfigError
 from specllm.models.registry import Registry
