@@ -16,7 +16,7 @@ from specllm.cli.signals import has_to_terminate
 from specllm.errors import ConfigError, SpecllmError
 from specllm.ui import chat as ui
 from specllm.ui.chat_lines import Input
-from specllm.ui.console import write_note
+from specllm.ui.console import write_error, write_note
 from specllm.ui.generate import AnswerView, stats_rows
 from specllm.ui.keyboard import echo_off
 
@@ -66,7 +66,7 @@ class ChatLoop:
                 self.has_failed = True
                 if self._lines.is_script:
                     raise
-                ui.print_error(error.message, error.hint)
+                write_error(error.message, error.hint)
 
     def _step(self) -> None:
         draft, self._draft = self._draft, ""
@@ -116,7 +116,7 @@ class ChatLoop:
             write_note("nothing was answered: the message is no part of the conversation; /retry sends it again")
         elif (shortfall := answer.shortfall) is not None:  # no use to a script
             self.has_failed = True
-            ui.print_error(shortfall.message, shortfall.hint)
+            write_error(shortfall.message, shortfall.hint)
         elif reason == "length":
             self._tell_cut(answer.metrics.n_committed)
         if self._lines.is_person:

@@ -166,7 +166,7 @@ def _run(task: Task, applying: ApplyOptions, replaced: bytes | None) -> None:
             reply = reply_of(task, answer)
             is_kept = name_kept(error, "reply", reply.encode(), as_json=applying.as_json, reply=reply)
             if not applying.as_json and (sys.stderr.isatty() or not is_kept):
-                write_note(harmless(reply))
+                print(harmless(reply), file=sys.stderr, flush=True)
         raise
     if not applying.quiet and not applying.as_json:
         for line in closing_lines(answer):

@@ -78,7 +78,7 @@ def _apply(new: Edit, say: Callable[[str], None]) -> Decided:
 
 def _ask(new: Edit, warnings: Sequence[str]) -> Decided:
     """Shows the edit and asks until there is a yes or a no; `e` changes what is asked about."""
-    from specllm.ui.console import write_note
+    from specllm.ui.console import write_error, write_note
     from specllm.ui.edit import ask_to_apply, draw_diff
 
     draw_diff(new.name, new.before, new.after)
@@ -100,7 +100,7 @@ def _ask(new: Edit, warnings: Sequence[str]) -> Decided:
                 name_kept(error, "new text", draft, as_json=False)
                 raise
         except SpecllmError as error:
-            write_note(f"error: {error.message}\nhint: {error.hint}")
+            write_error(error.message, error.hint)
             continue
         draw_diff(new.name, new.before, new.after)
         _warn(new.warnings, new.doubts)

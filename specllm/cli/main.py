@@ -20,6 +20,7 @@ from specllm.cli.chat import chat
 from specllm.cli.doctor import doctor
 from specllm.cli.edit import edit
 from specllm.cli.generate import generate
+from specllm.cli.logs import log_to_stderr
 from specllm.cli.models import app as models_app
 from specllm.cli.replay import replay
 from specllm.cli.signals import treat_termination_as_ctrl_c
@@ -58,22 +59,6 @@ def _version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-def _log(verbose: int) -> int:
-    """Sends log records to stderr: specllm's own from -v on, with what llama.cpp says from -vv on."""
-    if verbose:
-        import logging
-
-        logging.basicConfig(
-            level=logging.DEBUG if verbose > 1 else logging.INFO,
-            format="%(levelname)s %(name)s: %(message)s",
-            stream=sys.stderr,
-        )
-        quiet = ("httpx", "httpcore", "urllib3", "filelock", *(() if verbose > 1 else ("specllm.llama",)))
-        for name in quiet:
-            logging.getLogger(name).setLevel(logging.WARNING)
-    return verbose
-
-
 @app.callback()
 def main(
     version: Annotated[
@@ -82,7 +67,7 @@ def main(
     verbose: Annotated[
         int,
         typer.Option(
-            "--verbose", "-v", count=True, callback=_log, show_default=False,
+            "--verbose", "-v", count=True, callback=log_to_stderr, show_default=False,
             help="Log to stderr; -vv also what llama.cpp says.",
         ),
     ] = 0,
@@ -170,13 +155,13 @@ class Invocation:
             with contextlib.suppress(OSError):
                 envelope.emit_error(self.name, type(error).__name__, message, hint)
         with contextlib.suppress(OSError):
+            from specllm.ui.console import harmless, write_error
+
             if self.is_debug:
                 import traceback
 
-                traceback.print_exception(error)
-            print(f"error: {message}", file=sys.stderr)
-            if hint:
-                print(f"hint: {hint}", file=sys.stderr)
+                print(harmless("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+            write_error(message, hint)
         return code
 
 

@@ -143,7 +143,7 @@ def _print_differences(differences: Sequence[Row]) -> None:
 
 def _print_some(lines: Sequence[str]) -> None:
     for line in lines[:_N_SHOWN]:
-        write_note(harmless(line))
+        write_note(line)
     if len(lines) > _N_SHOWN:
         write_note(f"and {len(lines) - _N_SHOWN} more (--json has all)")
 

@@ -139,11 +139,3 @@ def print_table(rows: Iterable[tuple[str, str]]) -> None:
     for name, value in shown:
         more = f" .. ({len(value):,} characters)" if len(value) > _MAX_SHOWN else ""
         print(f"  {name:<{width}}  {value[:_MAX_SHOWN]}{more}", file=sys.stderr)
-
-
-def print_error(message: str, hint: str) -> None:
-    """As the command edge says it, for a failure that does not end the chat."""
-    red, reset = ("\x1b[31m", "\x1b[0m") if has_colour(sys.stderr) else ("", "")
-    print(f"{red}error:{reset} {harmless(message)}", file=sys.stderr)
-    if hint:
-        print(f"hint: {harmless(hint)}", file=sys.stderr)

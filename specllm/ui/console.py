@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 from rich.cells import cell_len
@@ -15,6 +15,12 @@ from rich.cells import cell_len
 _SHOWN = {code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}
 _SHOWN[0x7F] = "\u2421"
 _SHOWN |= {code: f"<U+{code:04X}>" for code in (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+
+
+MAX_SHOWN = 4096  # characters of a note: a screen and a half
+
+_RED, _LOUD, _RESET = "\x1b[31m", "\x1b[1;31m", "\x1b[0m"
+_clear: Callable[[], None] | None = None
 
 
 def harmless(text: str) -> str:
@@ -50,12 +56,34 @@ def joined(parts: Iterable[str], stream: TextIO, *, n_spare: int = 0) -> str:
     return separator.join(left)
 
 
-def write_note(message: str) -> None:
-    """One line for the person on stderr."""
-    print(message, file=sys.stderr, flush=True)
+def shown(text: str) -> str:
+    """What somebody else worded (a model file, llama.cpp, the system), as a person is shown it: harmless, and not endless."""
+    more = f" .. ({len(text):,} characters)" if len(text) > MAX_SHOWN else ""
+    return f"{harmless(text[:MAX_SHOWN])}{more}"
+
+
+def clears_for_notes(clear: Callable[[], None] | None) -> None:
+    """What takes the status line away before a note is printed; None once there is none."""
+    global _clear
+    _clear = clear
+
+
+def write_note(message: str, *, style: str = "") -> None:
+    """One line for the person on stderr, in that colour where there are some. Notes, warnings, errors and log lines all
+    pass here: what they quote is shown, never obeyed."""
+    if _clear is not None:
+        _clear()
+    line = shown(message)
+    print(f"{style}{line}{_RESET}" if style and has_colour(sys.stderr) else line, file=sys.stderr, flush=True)
 
 
 def write_warning(text: str, *, is_loud: bool = False) -> None:
     """One line of warning on stderr, whoever worded it; a loud one stands out where there is colour."""
-    line = f"warning: {harmless(text)}"
-    write_note(f"\x1b[1;31m{line}\x1b[0m" if is_loud and has_colour(sys.stderr) else line)
+    write_note(f"warning: {text}", style=_LOUD if is_loud else "")
+
+
+def write_error(message: str, hint: str) -> None:
+    """What went wrong and the next step."""
+    write_note(f"error: {message}", style=_RED)
+    if hint:
+        write_note(f"hint: {hint}")

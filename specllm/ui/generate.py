@@ -83,7 +83,6 @@ class AnswerView:
 
     def note(self, text: str) -> None:
         """One line for the person that stays."""
-        self._line.clear()
         write_note(text)
 
     def stream(self, answer: Answer) -> None:

@@ -23,7 +23,7 @@ from types import FrameType, TracebackType
 
 from rich.cells import cell_len, set_cell_size
 
-from specllm.ui.console import has_colour, is_terminal
+from specllm.ui.console import clears_for_notes, harmless, has_colour, is_terminal
 
 _REDRAW_S = 0.1  # often enough to read, rare enough to cost nothing
 _MIN_TEXT_ROWS = 3  # a window with fewer for the text has none to spare
@@ -61,12 +61,14 @@ class StatusLine:
         self._watches_suspend = False
 
     def __enter__(self) -> StatusLine:
+        clears_for_notes(self.clear)
         self._watch_suspend()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._is_on = False
         self._release()
+        clears_for_notes(None)
         if self._watches_suspend:
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
@@ -175,7 +177,7 @@ def _up(n: int) -> str:
 
 def _styled(text: str, size: os.terminal_size) -> str:
     """Cut to one row, and dim."""
-    line = set_cell_size(text, size.columns - 1)
+    line = set_cell_size(harmless(text), size.columns - 1)
     return f"\x1b[2m{line}\x1b[0m" if has_colour(sys.stderr) else line
 
 

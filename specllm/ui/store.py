@@ -35,7 +35,7 @@ def note_added(added: Row) -> None:
     for why, paths in added["skipped"].items():
         named = ", ".join(paths[:_MOST_NAMED]) if why in ("secret", "unreadable") else ""
         more = ", .." if named and len(paths) > _MOST_NAMED else ""
-        write_note(harmless(f"  left out: {len(paths):,} that {_WHY[why]}{': ' if named else ''}{named}{more}"))
+        write_note(f"  left out: {len(paths):,} that {_WHY[why]}{': ' if named else ''}{named}{more}")
 
 
 def print_stores(stores: Sequence[Row]) -> None:
@@ -54,7 +54,7 @@ def print_stats(store: Row) -> None:
         console.print(Text(harmless(f"from {root}")), soft_wrap=True)
     for part in store["parts"]:
         if part["problem"]:
-            write_note(harmless(part["problem"]))
+            write_note(part["problem"])
 
 
 def _print(rows: Sequence[tuple[str, Row]], title: str) -> None:

@@ -43,7 +43,7 @@ class TuneProgress:
         if self._has_status:
             self._status.show(harmless(text), is_urgent=True)
         else:
-            write_note(harmless(text))
+            write_note(text)
 
     def step(self, text: str) -> None:
         self._status.show(harmless(text))
@@ -77,7 +77,7 @@ def tell_kept(calibrations: Sequence[Kept]) -> None:
         new = "were not repeated" if one.spread is None else f"differ by {one.spread:.0%}"
         earlier = f"those of the earlier calibration by {one.earlier_spread:.0%}"
         end = "these are kept" if one.is_new else "the earlier one is kept (--recalibrate replaces it)"
-        write_note(harmless(f"{one.file}: readings {new}, {earlier}: {end}"))
+        write_note(f"{one.file}: readings {new}, {earlier}: {end}")
 
 
 def bar(share: float, cells: int, *, is_ascii: bool) -> str:

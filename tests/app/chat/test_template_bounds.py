@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +111,11 @@ def test_pythons_insides_stay_out_of_reach_by_the_known_ways(source):
     except ConfigError:
         return
     assert not any(sign in text for sign in ("<class", "built-in", "<module", "subclasses of", "uid=")), text
+
+
+def test_no_jinja_is_installed_that_lets_a_template_run_python():
+    """CVE-2025-27516 and CVE-2024-56326 are mended in 3.1.6."""
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
+    (floor,) = (one.partition(">=")[2] for one in project["project"]["dependencies"] if one.startswith("jinja2"))
+    wanted, installed = (tuple(map(int, text.split(".")[:3])) for text in (floor, version("jinja2")))
+    assert (3, 1, 6) <= wanted <= installed
