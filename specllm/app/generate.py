@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,7 @@ class GenerateRequest:
     prompt: str
     target: str | None = None  # a name, path or hub reference; None: the default pair
     draft_model: str | None = None
+    sources: Sequence[Path] = ()  # files whose text is in the prompt or the prediction
     prediction: str | None = None  # text that the answer is expected to resemble: drafts are taken from it
     sampling: Mapping[str, Any]  # what was set; the model's entry and llama.cpp's defaults give the rest
     context: ContextConfig = ContextConfig()
@@ -270,7 +271,7 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         # After Ctrl-C between two rounds it is still suspended inside `abort_on_interrupt`; left to the garbage collector
         # it would end when Python does, and wait for a thread that is gone.
         stack.callback(lambda: made._chunks.close())
-        stack.enter_context(kept_in_store(drafting, generation))
+        stack.enter_context(kept_in_store(drafting, generation, prompt, request.prompt, request.sources))
         stack.callback(hold_interrupts)  # what follows keeps what is finished
         yield made
 
@@ -305,14 +306,27 @@ def _written_down(answer: Answer, trace: Path, piece: Piece) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kept_in_store(drafting: Drafting, generation: Generation) -> Iterator[None]:
-    """The answer is in the store afterwards, where there is one; a store that cannot be written costs no answer."""
+def kept_in_store(
+    drafting: Drafting, generation: Generation, prompt: Sequence[Token], message: str, sources: Sequence[Path] = ()
+) -> Iterator[None]:
+    """The answer is in the store afterwards, where there is one; a store that cannot be written costs no answer.
+
+    Unless it is about something private: see `why_private` and `Store.remember`.
+    """
+    if drafting.store is None:
+        yield
+        return
+    from specllm.app.store.private import why_private  # 20 ms that only whoever has a store should wait for
+
+    reason = next(filter(None, map(why_private, sources)), None)  # before an edit replaces them
     yield
-    if drafting.store is not None:
-        try:
-            drafting.store.remember(generation.tokens)
-        except StorageError as error:
-            LOGGER.warning("the answer is not in the store: %s", error.message)
+    try:
+        if reason is None:
+            drafting.store.remember(generation.tokens, prompt=prompt, message=message)
+    except StorageError as error:
+        reason = error.message
+    if reason is not None:
+        LOGGER.warning("the answer is not in the store: %s", reason)
 
 
 @contextlib.contextmanager

@@ -61,8 +61,9 @@ def generate(
         from specllm.ui.live import LiveView
 
     wanted = app.GenerateRequest(
-        prompt=prompt, prediction=predicted, target=models.model, draft_model=models.draft_model, sampling=chosen,
-        context=context, draft_gpu_layers=draft_layers, draft=draft, generate=config,
+        prompt=prompt, prediction=predicted, sources=tuple(filter(None, (prompt_file, prediction))),
+        target=models.model, draft_model=models.draft_model, sampling=chosen, context=context,
+        draft_gpu_layers=draft_layers, draft=draft, generate=config,
     )  # fmt: skip
     view_of = LiveView if output.live else AnswerView
     view = view_of(

@@ -62,7 +62,7 @@ class ChatModels:
             generation = self.session.generate(prompt, sampler, draft_length, self.plan.generate, self._constraint)
             chunks = iter(generation)
             try:
-                with kept_in_store(self._drafting, generation):
+                with kept_in_store(self._drafting, generation, prompt, message):
                     yield Answer(self.plan, self.session, generation, chunks), generation
             finally:
                 chunks.close()  # its watch over Ctrl-C ends here, not when it is collected

@@ -163,6 +163,7 @@ def _generate_request(request: EditRequest, prompt: EditPrompt) -> GenerateReque
     is_raw = request.is_raw or not read_header(target.path).has_chat_template
     return GenerateRequest(
         prompt=f"{prompt.prompt}\n\n" if is_raw else prompt.prompt,  # else the template sets the answer apart
+        sources=(request.path, *request.contexts),
         target=request.target,
         draft_model=request.draft_model,
         prediction=prompt.prediction,

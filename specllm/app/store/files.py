@@ -24,16 +24,27 @@ class Rules:
     def above(cls, path: Path) -> Rules:
         """Of the folders from the top of the repository down to `path`; none where they ignore `path` itself: whoever
         names an ignored folder wants it."""
+        rules, is_ignored = cls._down_to(path)
+        return cls() if is_ignored else rules
+
+    @classmethod
+    def ignore(cls, path: Path) -> bool:
+        """Whether git, or `store add` of a folder around it, would pass over the file at this absolute path."""
+        return cls._down_to(path)[1] or not _NEVER.isdisjoint(path.parts)
+
+    @classmethod
+    def _down_to(cls, path: Path) -> tuple[Rules, bool]:
+        """The rules that hold beside `path`, and whether they ignore it or a folder that it is in."""
         above = [path.parent, *path.parent.parents]
         top = next((i for i, folder in enumerate(above) if (folder / ".git").exists()), None)
-        if top is None or (path / ".git").exists():
-            return cls()
         rules = cls()
+        if top is None or (path / ".git").exists():
+            return rules, False
         for folder, below in pairwise([*reversed(above[: top + 1]), path]):
             rules = rules.inside(folder)
             if rules.ignores(below, is_folder=below.is_dir()):
-                return cls()
-        return rules
+                return rules, True
+        return rules, False
 
     def inside(self, folder: Path) -> Rules:
         """These rules and those that lie in `folder`."""

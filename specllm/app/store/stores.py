@@ -96,15 +96,22 @@ class Store:
         """Drafts from all of it."""
         return StoreDrafter([file.array for file in self._files], min_match)
 
-    def remember(self, answer: Sequence[Token]) -> None:
+    def remember(self, answer: Sequence[Token], *, prompt: Sequence[Token] = (), message: str = "") -> None:
         """The answer is in the store for the next run; the oldest ones give way. Raises StorageError.
 
-        Nothing but a warning where something in it looks like a secret, nothing at all where somebody removed the store.
+        `message` is the last text of the prompt as the user gave it, without the template between it and the answer. Nothing
+        but a warning where something looks like a secret: in the answer, in its prompt, or in both of them together. Nothing
+        at all where somebody removed the store.
         """
         if not answer or not self._index.exists():
             return
-        if has_secret(detokenize(self._vocab, answer)):
+        text = detokenize(self._vocab, answer)
+        if has_secret(text):
             LOGGER.warning("the answer is not in the store: something in it looks like a secret")
+            return
+        before = detokenize(self._vocab, prompt)
+        if any(map(has_secret, (before, before + text, message.rstrip() + text.lstrip()))):
+            LOGGER.warning("the answer is not in the store: something in its prompt looks like a secret")
             return
         new = encode(answer)
         with locked(self._answers.with_name("lock")):

@@ -63,7 +63,7 @@ def test_a_store_that_cannot_be_written_costs_no_answer(
     from specllm.app.store.stores import Store
     from specllm.errors import StorageError
 
-    def full(self: Store, answer: object) -> None:
+    def full(self: Store, answer: object, **_: object) -> None:
         raise StorageError("no space left", "free some")
 
     monkeypatch.setattr(Store, "remember", full)
