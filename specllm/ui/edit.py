@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from specllm.ui.console import harmless, has_colour
+from specllm.ui.unseen import look, revealed
 
 CONTEXT_LINES = 3
 _NO_NEWLINE = "\\ No newline at end of file\n"
@@ -43,10 +44,11 @@ def draw_diff(name: str, before: str, after: str, *, encoding: str = "utf-8", ma
         sys.stdout.buffer.flush()
     elif has_colour(sys.stdout):
         console = Console(file=sys.stdout, highlight=False)
-        for text in _coloured(name, before, after):
+        for text in _drawn_lines(name, before, after):
             console.print(text, soft_wrap=True)
     else:
-        print(harmless(unified_diff(name, before, after).replace("\r\n", "\n")), end="")
+        for text in _drawn_lines(name, before, after, has_colour=False):
+            print(text.plain)
 
 
 def patch_bytes(diff: str, encoding: str) -> bytes:
@@ -128,9 +130,11 @@ def _signed(sign: str, line: str) -> str:
     return f"{sign}{line}" if line.endswith("\n") else f"{sign}{line}\n{_NO_NEWLINE}"
 
 
-def _coloured(name: str, before: str, after: str) -> Iterator[Text]:
+def _drawn_lines(name: str, before: str, after: str, *, has_colour: bool = True) -> Iterator[Text]:
+    """The diff for eyes: what cannot be seen is marked in the lines that change."""
     old, new = _lines(before), _lines(after)
-    shown_old, shown_new = _highlighted(name, old), _highlighted(name, new)
+    most = _MOST_COLOURED if has_colour else 0
+    shown_old, shown_new = _highlighted(name, old, most), _highlighted(name, new, most)
     hunks = _hunks(old, new)
     if hunks:
         for title, style in zip(_names(name), ("bold red", "bold green"), strict=True):
@@ -143,15 +147,20 @@ def _coloured(name: str, before: str, after: str) -> Iterator[Text]:
                     yield from _drawn(" ", old[line], shown_old[line])
                 continue
             removed, added = _marks(old[a:a_end], new[b:b_end])
+            looks = {*map(look, old[a:a_end])} & {*map(look, new[b:b_end])}
             for line in range(a, a_end):
-                yield from _drawn("-", old[line], shown_old[line], removed[line - a])
+                yield from _drawn("-", old[line], _marked("-", old[line], shown_old[line], removed[line - a], looks))
             for line in range(b, b_end):
-                yield from _drawn("+", new[line], shown_new[line], added[line - b])
+                yield from _drawn("+", new[line], _marked("+", new[line], shown_new[line], added[line - b], looks))
 
 
-def _drawn(sign: str, line: str, shown: Text, marks: Sequence[tuple[int, int]] = ()) -> Iterator[Text]:
+def _marked(sign: str, line: str, shown: Text, marks: Sequence[tuple[int, int]], looks: Collection[str]) -> Text:
     for start, end in marks:
         shown.stylize(_CHANGED[sign], start, end)
+    return revealed(line, shown, has_twin=look(line) in looks)
+
+
+def _drawn(sign: str, line: str, shown: Text) -> Iterator[Text]:
     yield Text.assemble((sign, _SIGN.get(sign, "")), shown)
     if not line.endswith("\n"):
         yield Text(_NO_NEWLINE.rstrip(), style="dim")
@@ -162,11 +171,12 @@ def _visible(line: str) -> str:
     return harmless(line.rstrip("\n").removesuffix("\r"))
 
 
-def _highlighted(name: str, lines: Sequence[str]) -> list[Text]:
-    """Each line in the colours it has as a part of the whole text; those of the user's terminal."""
+def _highlighted(name: str, lines: Sequence[str], most: int) -> list[Text]:
+    """Each line in the colours it has as a part of the whole text, where that has at most so many characters; the colours
+    are those of the user's terminal."""
     visible = [_visible(line) for line in lines]
     code = "\n".join(visible)
-    if len(code) <= _MOST_COLOURED:
+    if len(code) <= most:
         syntax = Syntax(
             "", Syntax.guess_lexer(name, code[:2000]), theme="ansi_dark", background_color="default", tab_size=8
         )

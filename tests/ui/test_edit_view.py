@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specllm.ui.edit import _coloured, _marks, draw_diff, patch_bytes, unified_diff
+from specllm.ui.edit import _drawn_lines, _marks, draw_diff, patch_bytes, unified_diff
 
 LINES = st.lists(
     st.sampled_from(["a\n", "b\r\n", "\n", "é鲸 🌊\n", "  x = 1\n", "\x0c\n", "\u2028y\n", "z\r"]), max_size=25
@@ -53,7 +53,7 @@ def test_patch_takes_it(old: list[str], new: list[str], old_end: str, new_end: s
 @given(old=LINES, new=LINES, old_end=ENDS, new_end=ENDS, name=st.sampled_from(["a.py", "a.md", "a", "a.json"]))
 def test_colours_change_no_character(old: list[str], new: list[str], old_end: str, new_end: str, name: str) -> None:
     before, after = "".join(old) + old_end, "".join(new) + new_end
-    shown = "".join(f"{text.plain}\n" for text in _coloured(name, before, after))
+    shown = "".join(f"{text.plain}\n" for text in _drawn_lines(name, before, after)).replace("<U+2028>", "\u2028")
     plain = unified_diff(name, before, after).replace("\r\n", "\n").replace("\x0c", "␌").replace("z\rlast", "z␍last")
     assert shown.replace("␍", "").replace("\r", "") == plain.replace("␍", "").replace("\r", "")
 
@@ -107,3 +107,34 @@ def test_a_patch_is_in_the_encoding_of_its_file() -> None:
 
 def test_a_name_cannot_break_the_header() -> None:
     assert unified_diff("/x/a\nb", "1", "2").startswith("--- a/x/a?b\n+++ b/x/a?b\n@@ -1 +1 @@\n")
+
+
+def drawn(before: str, after: str, *, has_colour: bool = True) -> list[str]:
+    return [text.plain for text in _drawn_lines("a.txt", before, after, has_colour=has_colour)][3:]
+
+
+@pytest.mark.parametrize("has_colour", [True, False])
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("\ta\n", "    a\n", ["-\u2192\ta", "+    a"]),
+        ("a \t \n", "a\n", ["-a\u00b7\u2192\t\u00b7", "+a"]),
+        ("a\u00a0b\n", "a b\n", ["-a<U+00A0>b", "+a b"]),
+        ("a\u3000b\u2009\n", "c\n", ["-a<U+3000>b<U+2009>", "+c"]),
+        ("a\u200bb\ufeff\u00ad\n", "ab\n", ["-a<U+200B>b<U+FEFF><U+00AD>", "+ab"]),
+        ("e\u0301\n", "\u00e9\n", ["-e<U+0301>", "+\u00e9"]),
+        ("\u212b\n", "\u00c5\n", ["-<U+212B>", "+\u00c5"]),
+        ("\u1112\u1161\n", "\ud558\n", ["-<U+1112><U+1161>", "+\ud558"]),
+        ("\u2764\ufe0f\n", "\u2764\n", ["-\u2764<U+FE0F>", "+\u2764"]),
+        ("\U0001f468\u200d\U0001f467 a\n", "\U0001f468\u200d\U0001f467 b\n",
+         ["-\U0001f468\u200d\U0001f467 a", "+\U0001f468\u200d\U0001f467 b"]),  # what differs can be seen
+        ("a\r\n", "a\n", ["-a\u240d", "+a"]),
+        ("a\r\n", "b\r\n", ["-a", "+b"]),
+        ("\tx \na\n", "\tx \nb\n", [" \tx ", "-a", "+b"]),  # nothing is marked in what stays
+    ],
+)  # fmt: skip
+def test_what_cannot_be_seen_is_drawn_where_it_changes(
+    before: str, after: str, shown: list[str], has_colour: bool
+) -> None:
+    assert drawn(before, after, has_colour=has_colour) == shown
+    assert "\u2192" not in unified_diff("a.txt", before, after)
