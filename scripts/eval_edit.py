@@ -27,14 +27,16 @@ from typing import Any
 from specllm.app.drafting import Drafting
 from specllm.app.edit.prompts import DEFAULT_VARIANT, VARIANTS
 from specllm.app.edit.use_case import EditRequest, Task, edit_from, prepare
-from specllm.app.generate import Plan, make_plan
+from specllm.app.generate import GenerateRequest, Plan, make_plan
 from specllm.app.generation import Session
 from specllm.app.opening import opening
 from specllm.app.prompt import tokenize_prompt
 from specllm.config import DRAFTERS, DraftConfig
+from specllm.decoding.protocols import Token
 from specllm.decoding.sampling import KeyedSampler
 from specllm.errors import BadReply, SpecllmError
 from specllm.runtime.interrupt import abort_on_interrupt
+from specllm.runtime.llama import Weights
 
 UNNAMED_PATH = "solution.py"
 MEMORY_BYTES, FILE_BYTES = 1 << 30, 1 << 20  # what tested code may take
@@ -116,11 +118,17 @@ def opened(tasks: Sequence[Task]) -> Iterator[tuple[Session, Drafting, Plan]]:
     plan = make_plan(tasks[0].request)
     with opening(plan, lambda text: print(text, file=sys.stderr)) as loaded:
         sizes = [
-            loaded.context_size(len(tokenize_prompt(loaded.weights, r.prompt, r.generate)), r.generate)
+            loaded.context_size(
+                len(tokenize_prompt(loaded.weights, r.prompt, r.generate)), r.sized(len(predicted(loaded.weights, r)))
+            )
             for r in (task.request for task in tasks)
         ]
         session, drafting, _ = loaded.session(max(sizes))
         yield session, drafting, plan
+
+
+def predicted(weights: Weights, request: GenerateRequest) -> list[Token]:
+    return weights.vocab.tokenize(request.prediction or "", adds_special=False, parses_special=False)
 
 
 def answered(
@@ -130,14 +138,15 @@ def answered(
     request, weights = task.request, session.target.weights
     session.target.rollback(0)
     session.context = []
-    drafting.reference = weights.vocab.tokenize(request.prediction or "", adds_special=False, parses_special=False)
+    drafting.reference = reference = predicted(weights, request)
+    config = request.sized(len(reference))
     session.drafter = drafting.chosen()
     prompt = tokenize_prompt(weights, request.prompt, request.generate)
     started = perf_counter()
     kind, warnings, said, reply = "too long", (), "", ""
     generation = None
     try:
-        generation = session.generate(prompt, KeyedSampler(plan.sampling), plan.draft.most_drafted, request.generate)
+        generation = session.generate(prompt, KeyedSampler(plan.sampling), plan.draft.most_drafted, config)
         for _ in generation:
             pass
         seconds = perf_counter() - started

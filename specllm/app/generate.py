@@ -60,6 +60,13 @@ class GenerateRequest:
     draft_gpu_layers: GpuLayers = "auto"
     draft: DraftConfig = DraftConfig()
     generate: GenerateConfig = GenerateConfig()
+    growth: int | None = None  # twice the prediction's tokens and so many more, in the place of `generate.max_tokens`
+
+    def sized(self, n_prediction: int) -> GenerateConfig:
+        """How to generate, once it is known how many tokens the prediction is."""
+        return (
+            self.generate if self.growth is None else replace(self.generate, max_tokens=2 * n_prediction + self.growth)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,11 +251,14 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         for remark in remarks(weights, plan.generate):
             LOGGER.warning(remark)
         prompt = tokenize_prompt(weights, request.prompt, plan.generate)
+        reference: list[Token] = []
+        if request.prediction is not None:
+            reference = weights.vocab.tokenize(request.prediction, adds_special=False, parses_special=False)
+            plan = replace(plan, generate=request.sized(len(reference)))
         n_ctx = opened.context_size(len(prompt), plan.generate)
         session, drafting, context = opened.session(n_ctx)
         plan = replace(plan, context=context)
-        if request.prediction is not None:
-            drafting.reference = weights.vocab.tokenize(request.prediction, adds_special=False, parses_special=False)
+        drafting.reference = reference
         structure = plan.generate.structure
         constraint = GrammarConstraint(structure, weights.vocab) if structure else None
         sampler = drafting.sampler = KeyedSampler(plan.sampling, constraint)
@@ -259,7 +269,7 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         recorder = None if plan.generate.logprobs is None else LogprobSampler(sampler, plan.generate.logprobs)
         generation = session.generate(prompt, recorder or sampler, plan.draft.most_drafted, plan.generate, constraint)
         if request.prediction is not None:
-            generation.metrics.n_prediction = len(drafting.reference)
+            generation.metrics.n_prediction = len(reference)
         piece = partial(weights.vocab.piece, shows_special=True)
         made = Answer(plan, session, generation, iter(generation))
         if recorder is not None:

@@ -159,6 +159,8 @@ def _remarks(file: TextFile) -> Iterator[str]:
 
 
 def _generate_request(request: EditRequest, prompt: EditPrompt) -> GenerateRequest:
+    # A token of code is 3.5 bytes in Qwen2.5's vocabulary; the estimate of memory needs a number before there is a count.
+    most_tokens = len(prompt.prediction.encode(errors="replace")) // 2 + GROWTH_TOKENS
     target, _, _ = locate_pair(request.target, request.draft_model)
     is_raw = request.is_raw or not read_header(target.path).has_chat_template
     return GenerateRequest(
@@ -171,10 +173,9 @@ def _generate_request(request: EditRequest, prompt: EditPrompt) -> GenerateReque
         context=request.context,
         draft_gpu_layers=request.draft_gpu_layers,
         draft=request.draft,
+        growth=GROWTH_TOKENS if request.max_tokens is None else None,
         generate=GenerateConfig(
-            max_tokens=most_tokens(prompt.prediction) + GROWTH_TOKENS
-            if request.max_tokens is None
-            else request.max_tokens,
+            max_tokens=most_tokens if request.max_tokens is None else request.max_tokens,
             stop=prompt.stop,
             is_raw=is_raw,
             n_typed=0,  # a file's text names no special tokens
@@ -183,12 +184,6 @@ def _generate_request(request: EditRequest, prompt: EditPrompt) -> GenerateReque
             trace=request.trace,
         ),
     )
-
-
-def most_tokens(text: str) -> int:
-    """More tokens than the text is likely to have: a token of code is 3.5 bytes in Qwen2.5's vocabulary, a digit is one."""
-    n_digits = sum(map(str.isdecimal, text))
-    return n_digits + (len(text.encode(errors="replace")) - n_digits) // 2
 
 
 @contextlib.contextmanager

@@ -267,3 +267,14 @@ def test_another_output_encoding_spoils_nothing(folder: Path, llama_gguf: Path, 
     )  # fmt: skip
     assert done.stdout.decode().endswith("-🌊\n+🌊🌊\n")
     assert "nothing was applied" in done.stderr.decode("cp1252")
+
+
+@pytest.mark.parametrize("old", ["ሰላም ለዓለም\n" * 8, "दुनिया\n" * 8, "x = 1234567890\n" * 8, "🌊\n" * 40])
+def test_a_new_text_as_long_as_the_old_one_always_fits(
+    edit: Edit, folder: Path, monkeypatch: pytest.MonkeyPatch, old: str
+) -> None:
+    """However many tokens a vocabulary makes of a script that it hardly knows: here one of every byte."""
+    monkeypatch.setattr("specllm.app.edit.use_case.GROWTH_TOKENS", 8)
+    (folder / "f.txt").write_text(old)
+    result = edit("f.txt", "--yes", "-c", "2048", "End it", reply=f"{old}.\n```")
+    assert (result.code, (folder / "f.txt").read_text()) == (0, f"{old}.\n"), result.stderr
