@@ -22,6 +22,7 @@ from specllm.app.memory.room import has_room_for_all
 from specllm.app.models import LocatedModel, locate_pair
 from specllm.app.opening import opening
 from specllm.app.prompt import remarks, tokenize_prompt
+from specllm.app.store.keep import kept_in_store
 from specllm.app.text import Chunk
 from specllm.app.trace.writer import TraceWriter
 from specllm.config import (
@@ -34,9 +35,9 @@ from specllm.config import (
 )
 from specllm.decoding.logprobs import LogprobSampler
 from specllm.decoding.metrics import Metrics
-from specllm.decoding.protocols import Round
+from specllm.decoding.protocols import Round, Token
 from specllm.decoding.sampling import KeyedSampler
-from specllm.errors import ConfigError, IncompleteAnswer, StorageError
+from specllm.errors import ConfigError, IncompleteAnswer
 from specllm.models.store import recorded_digest, size_on_disk
 from specllm.runtime.backend import physical_cores
 from specllm.runtime.grammar import GrammarConstraint, check_structure
@@ -313,30 +314,6 @@ def _written_down(answer: Answer, trace: Path, piece: Piece) -> Iterator[None]:
         answer._chunks = traced(answer._generation, writer, answer._logprobs_of)
         yield
         writer.end(finish_reason=answer.finish_reason, strategy=answer.strategy)
-
-
-@contextlib.contextmanager
-def kept_in_store(
-    drafting: Drafting, generation: Generation, prompt: Sequence[Token], message: str, sources: Sequence[Path] = ()
-) -> Iterator[None]:
-    """The answer is in the store afterwards, where there is one; a store that cannot be written costs no answer.
-
-    Unless it is about something private: see `why_private` and `Store.remember`.
-    """
-    if drafting.store is None:
-        yield
-        return
-    from specllm.app.store.private import why_private  # 20 ms that only whoever has a store should wait for
-
-    reason = next(filter(None, map(why_private, sources)), None)  # before an edit replaces them
-    yield
-    try:
-        if reason is None:
-            drafting.store.remember(generation.tokens, prompt=prompt, message=message)
-    except StorageError as error:
-        reason = error.message
-    if reason is not None:
-        LOGGER.warning("the answer is not in the store: %s", reason)
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ def generate(
     output: options.OutputOptions,
 ) -> None:
     """Stream the answer to a prompt. That is words, a file, or where there are neither, what is piped in."""
-    draft, context, draft_layers = drafting.config(), machine.config(), machine.draft_layers()
+    draft, context, layers = drafting.config(), machine.config(), machine.draft_layers()
     config = request.config(structure.config(), output.trace, n_typed=len(typed(words or [])))
     chosen = sampling.chosen()
     if config.logprobs is not None and not output.as_json and output.trace is None:
@@ -61,9 +61,8 @@ def generate(
         from specllm.ui.live import LiveView
 
     wanted = app.GenerateRequest(
-        prompt=prompt, prediction=predicted, sources=tuple(filter(None, (prompt_file, prediction))),
-        target=models.model, draft_model=models.draft_model, sampling=chosen, context=context,
-        draft_gpu_layers=draft_layers, draft=draft, generate=config,
+        prompt=prompt, prediction=predicted, sources=tuple(filter(None, (prompt_file, prediction))), target=models.model,
+        draft_model=models.draft_model, sampling=chosen, context=context, draft_gpu_layers=layers, draft=draft, generate=config
     )  # fmt: skip
     view_of = LiveView if output.live else AnswerView
     view = view_of(

@@ -12,12 +12,13 @@ from typing import Any
 from specllm.app import learned
 from specllm.app.chat.template import start_sandbox
 from specllm.app.drafting import SOURCES, Drafting, new_acceptance
-from specllm.app.generate import Answer, GenerateRequest, Plan, kept_in_store, make_plan, remembered
+from specllm.app.generate import Answer, GenerateRequest, Plan, make_plan, remembered
 from specllm.app.generation import Generation, Session
 from specllm.app.loading import Loader
 from specllm.app.models import LocatedModel, locate_pair
 from specllm.app.opening import opening
 from specllm.app.prompt import remarks
+from specllm.app.store.keep import kept_in_store
 from specllm.config import CHAT_DRAFTERS, CONTROLLED_DRAFT_LENGTH, SamplingConfig
 from specllm.decoding.protocols import Token
 from specllm.decoding.sampling import KeyedSampler
