@@ -42,7 +42,7 @@ QUICK_BUDGET_S = 3.5  # of the calibration before a first answer; with filling t
 N_RUNS = (
     2  # that measure one target: the second one completes or repeats what the first one left, and no later one tries
 )
-LARGEST_DRIFT = 1.6  # deep contexts and shared machines explain less
+N_CONTRADICTIONS = 3  # answers in a row that have to contradict a calibration before it is dropped
 
 LOGGER = logging.getLogger("specllm")
 
@@ -74,6 +74,7 @@ class Identity:
                 "gpu_layers": context.gpu_layers,
                 "kv_type": context.kv_type,
                 "flash_attention": context.flash_attention,
+                "n_batch": context.n_batch,
                 "n_ubatch": context.n_ubatch,
                 "is_roomy": context.n_ctx == 0 or context.n_ctx > DEPTH + MAX_WIDTH,
                 "llama_cpp_python": build.binding_version,
@@ -81,7 +82,10 @@ class Identity:
                 "features": sorted(build.features),
                 "compiler": build.compiler,
                 "kernels_bytes": build.kernels_bytes,
-                "devices": [device.name for device in build.devices],
+                "devices": [
+                    [device.name, device.description, device.total_bytes if device.is_gpu else 0]
+                    for device in build.devices
+                ],
                 "processor": processor_name(),
             }
         )
@@ -99,6 +103,7 @@ class Calibration:
     spread: float | None = None  # how noisy the readings were (`spread_of`); None where nothing was read twice
     depth: int = DEPTH  # tokens in the KV cache while measuring
     n_runs: int = 1  # that measured it
+    n_contradictions: int = 0  # answers since, one after another, that contradicted it
 
     @classmethod
     def known(cls, identity: Identity) -> Calibration | None:
@@ -113,7 +118,7 @@ class Calibration:
         is_whole = 1 in points and all(width > 0 and _is_positive(seconds) for width, seconds in points.items())
         if not is_whole or not is_plausible(points):
             return None
-        counts = {name: found[name] for name in ("depth", "n_runs") if _is_count(found.get(name))}
+        counts = {name: found[name] for name in ("depth", "n_runs", "n_contradictions") if _is_count(found.get(name))}
         return cls(points=points, spread=known_spread(identity), **counts)
 
     def keep(self, identity: Identity) -> None:
@@ -152,7 +157,7 @@ def target_cost(
             return CostModel(steep(known.points))
         known.keep(identity)
         _tell_what_is_missing(model, known)
-    return CostModel(known.points)
+    return CostModel(known.points, known.depth)
 
 
 def _measured(model: LlamaModel, known: Calibration | None) -> Calibration:
@@ -249,9 +254,15 @@ def known_spread(identity: Identity) -> float | None:
 
 
 def forget_if_wrong(cost: CostModel, identity: Identity) -> None:
-    """Drops a calibration that a whole answer contradicted (measured beside other work, or the machine has changed)."""
-    if not 1 / LARGEST_DRIFT < cost.drift < LARGEST_DRIFT:
+    """Drops a calibration that several answers in a row contradicted, `cost`'s last one among them."""
+    is_contradicted, known = cost.is_contradicted(), Calibration.known(identity)
+    if is_contradicted is None or known is None:
+        return
+    n = known.n_contradictions + 1 if is_contradicted else 0
+    if n >= N_CONTRADICTIONS:
         identity.file("calibration").unlink(missing_ok=True)
+    elif n != known.n_contradictions:
+        replace(known, n_contradictions=n).keep(identity)
 
 
 def known_draft_cost(identity: Identity) -> DraftCost | None:
@@ -288,7 +299,7 @@ def known_points(identity: Identity) -> dict[int, float]:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value > 0
+    return isinstance(value, int) and value >= 0
 
 
 def _is_positive(value: object) -> bool:

@@ -76,7 +76,7 @@ class Loader:
                     target.threads, context.gpu_layers, target.rollback_kind)  # fmt: skip
         drafting = Drafting(self.draft, KeyedSampler(sampling))
         try:
-            self.equip(drafting, target, context, draft_model, notice)
+            self.equip(drafting, target, draft_model, notice)
         except BaseException:
             target.close()
             raise
@@ -86,7 +86,6 @@ class Loader:
         self,
         drafting: Drafting,
         target: LlamaModel,
-        context: ContextConfig,
         draft_model: LocatedModel | None,
         notice: Callable[[str], None],
     ) -> None:
@@ -95,24 +94,24 @@ class Loader:
         Measuring empties the target's KV cache.
         """
         if self.draft.is_controlled and drafting.target_cost is None:
-            drafting.target_identity = identity = Identity.of(target.weights.path, context, "target")
+            drafting.target_identity = identity = Identity.of(target.weights.path, target.config, "target")
             drafting.target_cost = target_cost(target, identity, is_renewed=self.draft.is_recalibrated, notice=notice)
         if draft_model is not None and "model" in SOURCES[self.draft.drafter]:
-            self._add_draft_model(drafting, target.weights, context, draft_model, notice)
+            self._add_draft_model(drafting, target, draft_model, notice)
 
     def _add_draft_model(
         self,
         drafting: Drafting,
-        weights: Weights,
-        context: ContextConfig,
+        target: LlamaModel,
         draft_model: LocatedModel,
         notice: Callable[[str], None],
     ) -> None:
         """Loads the draft model into `drafting`, unless it is known that it cannot pay here and nobody insists on it."""
-        layers = settled_gpu_layers(read_header(draft_model.path), self.draft_gpu_layers, self.context)
-        n_ctx = self.draft.draft_ctx
-        draft_context = replace(context, n_ctx=n_ctx, n_outputs_max=1, gpu_layers=layers)
-        identity = Identity.of(draft_model.path, draft_context, "draft")
+        header, n_ctx = read_header(draft_model.path), self.draft.draft_ctx
+        context = replace(target.config, n_ctx=min(n_ctx, header.n_ctx_train or n_ctx), n_outputs_max=1)
+        layers = settled_gpu_layers(header, self.draft_gpu_layers, context)
+        context = replace(context, gpu_layers=layers)
+        identity = Identity.of(draft_model.path, context, "draft")
         is_insisted_on = self.loads_all or self.draft.drafter != "auto" or not self.draft.is_controlled
         is_optional = not is_insisted_on and drafting.draft_model is None
         if is_optional and drafting.target_cost and not self.draft.is_recalibrated:
@@ -129,15 +128,14 @@ class Loader:
                 trimmed = read_trimmed(draft_model.path)
                 try:
                     kept = trimmed.kept.tolist() if trimmed else None
-                    drafting.can_draft = compare_vocabularies(weights.vocab, draft_weights.vocab, kept).can_draft
+                    drafting.can_draft = compare_vocabularies(target.vocab, draft_weights.vocab, kept).can_draft
                 except IncompatiblePair:
                     if trimmed:  # it cannot read text
                         raise
                     notice(f"{draft_model.name} has another vocabulary: its drafts go over text")
-                    drafting.bridge = weights.vocab, draft_weights.vocab
-                draft_context = replace(draft_context, n_ctx=min(n_ctx, draft_weights.n_ctx_train or n_ctx))
-                self.require_room(draft_model.path, draft_context, layers, option="--draft-ctx")
-                drafting.draft_model = open_context(draft_weights, draft_context)
+                    drafting.bridge = target.vocab, draft_weights.vocab
+                self.require_room(draft_model.path, context, layers, option="--draft-ctx")
+                drafting.draft_model = open_context(draft_weights, context)
                 undo.pop_all()
         if self.draft.is_controlled:
             drafting.draft_cost = draft_cost(drafting.draft_model, identity, is_renewed=self.draft.is_recalibrated)

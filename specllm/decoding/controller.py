@@ -91,6 +91,7 @@ class Controller:
         self._budget_s = 0.0  # what probing may lose now
         self._gained_s: dict[str, float] = defaultdict(float)  # by source, of this answer, against plain decoding
         self._probing = ""
+        self._n_context = 0  # tokens before the answer
         self._n_committed = 0
         self._elapsed_s = 0.0
         self._can_model_pay = draft_cost is not None and self.can_model_pay()
@@ -102,8 +103,9 @@ class Controller:
             for level in range(len(LEVELS) + 1):  # now, not in the answer: a plan costs a millisecond
                 self._chain("model", level)
 
-    def begin(self) -> None:
-        """A new answer starts; what was learned stays."""
+    def begin(self, n_context: int = 0) -> None:
+        """A new answer starts behind `n_context` tokens; what was learned stays."""
+        self._n_context = n_context
         self._n_committed, self._elapsed_s = 0, 0.0
         self._probing = ""
         self._gained_s.clear()
@@ -228,7 +230,8 @@ class Controller:
         confident, its dropped token included."""
         seconds = round.draft_s + round.verify_s + round.rest_s
         source, n = round.draft.source, len(round.draft.tokens)
-        self.cost.observe(round.width, round.verify_s + round.rest_s)
+        depth = self._n_context + self._n_committed
+        self.cost.observe(round.width, round.verify_s + round.rest_s, forward_s=round.verify_s, depth=depth)
         if n and source in self.acceptance:
             self._gained_s[source] += len(round.tokens) * self.cost.seconds(1) - seconds
             self.acceptance[source].observe(round)

@@ -7,6 +7,7 @@ A linear model draws the wrong conclusion on every machine; a table with the mea
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -33,6 +34,11 @@ _FADE = 1 / 1000  # of an offset in a round
 # A reading far above what is expected is taken for a stall, unless the last one of that kind was far above too.
 _FAR = math.log(1.25)
 _LARGEST_STEP = math.log(2.0)  # one that took ten times as long says no more than one that took twice as long
+# A table is contradicted by so many readings of a width, in the middle, that differ by that much...
+_TELLING, _CONTRADICTION = 4, math.log(1.6)
+# ... at most so many times as deep as it was measured: behind 2,000 tokens attention adds a tenth to a narrow forward of a small
+# model and a third to a wide one, behind 8,000 half and more than as much again.
+_SHALLOW = 8
 _DRAFT_RATE = 0.15  # of the moving average of a draft model's cost
 
 
@@ -48,8 +54,8 @@ class CostModel:
     rest on it, and choices snap to measured widths by themselves. Every round corrects the table.
     """
 
-    def __init__(self, points: Mapping[int, float]) -> None:
-        """`points`: seconds by width; must name width 1."""
+    def __init__(self, points: Mapping[int, float], depth: int = 0) -> None:
+        """`points`: seconds by width, width 1 among them, with `depth` tokens in the KV cache; 0 where that is not known."""
         if points.get(1, 0.0) <= 0 or not all(0 < seconds < math.inf for seconds in points.values()):
             raise ValueError("a cost table needs width 1 and positive seconds")
         self.widths = sorted(points)
@@ -70,6 +76,9 @@ class CostModel:
         self._grown[0, 0] = _LEVEL_STEP**2
         self._before = [0.0] * n  # by how much the last reading of each width was above what was expected
         self._log_seconds: list[float] = self._base.tolist()  # what the rounds have made of the table
+        self._deepest = _SHALLOW * depth or math.inf
+        # By width, what each forward of this answer took, without and with what is done beside it; in nats above the table.
+        self._readings: dict[int, list[tuple[float, float]]] = defaultdict(list)
         self._curve: Floats | None = None
         # (max_width,): for width w the index of the narrowest measured width that is at least w
         self._step = np.searchsorted(self.widths, np.arange(1, self.max_width + 1))
@@ -92,8 +101,11 @@ class CostModel:
         curve = self.curve[:width]
         return float((np.arange(1, len(curve) + 1) * curve[0] / curve).max())
 
-    def observe(self, width: int, seconds: float) -> None:
-        """Learns from a forward of that width."""
+    def observe(self, width: int, seconds: float, *, forward_s: float | None = None, depth: int = 0) -> None:
+        """Learns from a forward of that width and what is done beside it; `forward_s` is the forward alone.
+
+        `depth`: tokens in the KV cache before it.
+        """
         if width > self.max_width or seconds <= 0:
             return
         i = int(self._step[width - 1])
@@ -101,6 +113,9 @@ class CostModel:
             return
         error = math.log(seconds) - self._log_seconds[i]
         believed, self._before[i] = plausible(error, self._before[i]), error
+        if depth <= self._deepest:
+            alone = math.log(max(forward_s or seconds, 1e-9))
+            self._readings[i].append((alone - self._base[i], math.log(seconds) - self._base[i]))
         # Nothing is faster than it can be: then the table is wrong.
         self._learn(i, believed, _NOISE if error > -_LARGEST_STEP else 0.0)
 
@@ -126,6 +141,25 @@ class CostModel:
     def drift(self) -> float:
         """How many times slower than the table plain decoding is now (less than 1: faster)."""
         return math.exp(self._log_seconds[0] - self._base[0])
+
+    def is_contradicted(self) -> bool | None:
+        """Whether this answer's forwards contradict the table; None where they do not tell. The next answer begins.
+
+        A machine that is busy, or a context that is deep, makes all widths slower: what counts is how much more a width costs
+        than one token. But nothing is faster than on a quiet machine: where it is, the table was made beside other work.
+        """
+        readings, self._readings = self._readings, defaultdict(list)
+        medians = {i: np.median(taken, axis=0) for i, taken in readings.items() if len(taken) >= _TELLING}
+        if 0 not in medians:
+            return None
+        alone_1, whole_1 = medians.pop(0)
+        if whole_1 < -_CONTRADICTION:
+            return True
+        if not medians:
+            return None
+        return any(
+            alone - whole_1 > _CONTRADICTION or whole - alone_1 < -_CONTRADICTION for alone, whole in medians.values()
+        )
 
     def good_widths(self) -> list[int]:
         """The measured widths at which a token is cheaper than at every smaller one: where a step ends."""

@@ -33,7 +33,7 @@ class AutoDrafter:
             model.rule = self._rule
 
     def begin(self, context: Sequence[Token]) -> None:
-        self.controller.begin()
+        self.controller.begin(len(context))
         for drafter in (*self._free, *([self._model] if self._model else ())):
             drafter.begin(context)
         self._is_first, self._n_pending = True, 0  # Ctrl-C may have left a draft that no round came of

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import random
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specllm.app import calibration
-from specllm.app.calibration import Identity, keep_quieter_draft_cost, keep_quieter_points
+from specllm.app.calibration import Identity, forget_if_wrong, keep_quieter_draft_cost, keep_quieter_points
+from specllm.config import ContextConfig
 from specllm.decoding.calibrate import measure_target, spread_of
 from specllm.decoding.cost import CALIBRATION_WIDTHS, CostModel, DraftCost
+from specllm.runtime.backend import Device, inspect_backend
 from tests.decoding.test_calibrate import TimedModel, a_slow_model, stairs
 
 TARGET = Identity({"role": "target", "file": "big.gguf"})
@@ -172,3 +175,110 @@ def test_a_noisy_calibration_is_repeated_once_and_the_quieter_one_is_kept(runs):
     assert calibration.known_spread(TARGET) == pytest.approx(0.0)
     assert all(cost.seconds(width) == pytest.approx(seconds(width)) for width in cost.widths)
     assert not runs.run(seconds)[1].widths
+
+
+def told(cost: CostModel, seconds, *, n: int = 10, widths=(1, 4, 16), depth: int = 300) -> None:
+    """An answer's rounds."""
+    for _ in range(n):
+        for width in widths:
+            cost.observe(width, seconds(width), depth=depth)
+
+
+def v(width: int) -> float:
+    return 0.03 * (1 + 0.25 * (width - 1))
+
+
+def kept_after(answers, *, depth: int = 300) -> bool:
+    """Whether the calibration is still there after answers whose forwards took that long, each in a run of its own."""
+    calibration.keep_points(TARGET, {width: v(width) for width in CALIBRATION_WIDTHS})
+    for seconds in answers:
+        if not (points := calibration.known_points(TARGET)):
+            break
+        cost = CostModel(points, depth=256)
+        told(cost, seconds, depth=depth)
+        forget_if_wrong(cost, TARGET)
+    return bool(calibration.known_points(TARGET))
+
+
+def wrong_at_16(width: int) -> float:
+    return v(width) * (2.5 if width == 16 else 1.0)
+
+
+@given(slower=st.lists(st.floats(1.0, 20.0), min_size=1, max_size=6))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_busy_machine_does_not_contradict_a_calibration(slower):
+    assert kept_after([lambda width, factor=factor: factor * v(width) for factor in slower])
+
+
+def test_a_machine_that_gets_busy_in_the_middle_of_an_answer_does_not_either():
+    calibration.keep_points(TARGET, {width: v(width) for width in CALIBRATION_WIDTHS})
+    for _ in range(6):
+        cost = CostModel(calibration.known_points(TARGET), depth=256)
+        told(cost, lambda width: 5 * v(width))
+        told(cost, v)
+        forget_if_wrong(cost, TARGET)
+    assert calibration.known_points(TARGET)
+
+
+@pytest.mark.parametrize("factor", [2.5, 0.4])
+def test_a_shape_that_several_answers_contradict_is_dropped(factor):
+    wrong = lambda width: v(width) * (factor if width > 1 else 1.0)  # noqa: E731
+    assert kept_after([wrong, wrong])
+    assert kept_after([wrong, wrong, v, wrong, wrong])
+    assert not kept_after([wrong, wrong, wrong])
+
+
+def test_a_calibration_made_in_a_slow_moment_is_dropped():
+    faster = lambda width: v(width) / 2  # noqa: E731
+    assert kept_after([faster, faster])
+    assert not kept_after([faster, faster, faster])
+
+
+def test_what_forwards_take_in_a_deep_context_says_nothing_of_a_shallow_calibration():
+    assert kept_after([wrong_at_16] * 6, depth=5000)
+    assert not kept_after([wrong_at_16] * 6, depth=500)
+
+
+def test_what_is_done_beside_the_forwards_contradicts_nothing():
+    """A grammar takes its time for every token of a block."""
+    calibration.keep_points(TARGET, {width: v(width) for width in CALIBRATION_WIDTHS})
+    for _ in range(5):
+        cost = CostModel(calibration.known_points(TARGET), depth=256)
+        for _ in range(10):
+            for width in (1, 16):
+                cost.observe(width, v(width) + 0.03 * width, forward_s=v(width), depth=300)
+        forget_if_wrong(cost, TARGET)
+    assert calibration.known_points(TARGET)
+
+
+def test_a_few_readings_say_nothing():
+    calibration.keep_points(TARGET, {width: v(width) for width in CALIBRATION_WIDTHS})
+    for _ in range(6):
+        cost = CostModel(calibration.known_points(TARGET), depth=256)
+        told(cost, wrong_at_16, n=3)
+        forget_if_wrong(cost, TARGET)
+        forget_if_wrong(cost, TARGET)
+    assert calibration.known_points(TARGET)
+
+
+def test_each_thing_that_changes_costs_has_a_calibration_of_its_own(monkeypatch, llama_gguf):
+    card = Device("CUDA0", "NVIDIA GeForce RTX 3060", "gpu", 11 * 2**30, 12 * 2**30)
+    info = inspect_backend()
+
+    def file(*devices: Device, **settings) -> Path:
+        monkeypatch.setattr(calibration, "inspect_backend", lambda: replace(info, devices=devices))
+        return Identity.of(llama_gguf, ContextConfig(n_ctx=1024, threads=1, **settings), "target").file("calibration")
+
+    others = {
+        file(card),
+        file(card, n_batch=64),
+        file(card, n_ubatch=64),
+        file(replace(card, description="NVIDIA GeForce RTX 4090")),
+        file(replace(card, total_bytes=8 * 2**30)),
+        file(card, card),
+        file(),
+    }
+    assert len(others) == 7
+    assert file(replace(card, free_bytes=1)) == file(card)
+    cpu = Device("CPU", "AMD EPYC", "cpu", 2**30, 2**34)
+    assert file(cpu) == file(replace(cpu, total_bytes=2**35)), "memory is no part of what a processor does"

@@ -116,7 +116,7 @@ class ChatModels:
                 self.session.reuse([])  # measuring takes the cache
             loader = Loader(self.plan.context, draft, self.plan.draft_gpu_layers)
             try:
-                loader.equip(self._drafting, self.session.target, self.plan.context, draft_model, notice)
+                loader.equip(self._drafting, self.session.target, draft_model, notice)
             except BaseException:
                 self._renew_drafter(self.plan.sampling)  # measuring takes the draft model's cache, and may be over
                 raise

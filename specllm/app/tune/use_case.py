@@ -16,7 +16,6 @@ from specllm.app.generate import GenerateRequest, Plan, make_plan
 from specllm.app.generation import Session
 from specllm.app.host import describe_build
 from specllm.app.loading import CTX_STEP
-from specllm.app.offload import settled_gpu_layers
 from specllm.app.opening import opening
 from specllm.app.prompt import tokenize_prompt
 from specllm.app.prompts.reading import BenchPrompt, read_prompts
@@ -30,7 +29,6 @@ from specllm.decoding.protocols import Token
 from specllm.decoding.rollback_trial import RollbackTrial, try_rollback
 from specllm.decoding.sampling import KeyedSampler
 from specllm.models.entries import DrafterName, Pair
-from specllm.models.gguf_header import read_header
 from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.llama import Weights
 
@@ -207,7 +205,7 @@ def _loaded(request: TuneRequest, result: Tuning, progress: Progress) -> Iterato
         n_ctx = -(-max(longest + N_TOKENS, DEPTH) // CTX_STEP) * CTX_STEP + MAX_WIDTH + CTX_STEP
         n_ctx = plan.context.n_ctx or min(n_ctx, weights.n_ctx_train or n_ctx)
         session, drafting, context = opened.session(n_ctx)
-        drafting.target_identity = Identity.of(weights.path, context, "target")
+        drafting.target_identity = Identity.of(weights.path, session.target.config, "target")
         result.plan = replace(result.plan, context=context)
         yield _Bench(result, progress, session, drafting, prompts, request.is_recalibrated)
 
@@ -261,10 +259,10 @@ class _Bench:
         self.progress.stage(f"measuring {model.weights.path.name}")
         costs = [measure_draft(model) for _ in range(N_REPEATS)]
         cost = DraftCost(min(one.token_s for one in costs), min(one.prefill_token_s for one in costs))
-        layers = settled_gpu_layers(read_header(plan.draft_model.path), plan.draft_gpu_layers, plan.context)
-        n_ctx = DraftConfig().draft_ctx  # as `Loader` names it
-        context = replace(plan.context, n_ctx=n_ctx, n_outputs_max=1, gpu_layers=layers)
-        identity, spread = Identity.of(plan.draft_model.path, context, "draft"), spread_of([[c.token_s for c in costs]])
+        identity, spread = (
+            Identity.of(model.weights.path, model.config, "draft"),
+            spread_of([[c.token_s for c in costs]]),
+        )
         self.result.kept.append(keep_quieter_draft_cost(identity, cost, spread, is_forced=self.is_forced))
         self.result.draft_cost = cost
 
