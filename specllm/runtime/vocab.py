@@ -190,6 +190,8 @@ class Vocab:
             return tokens
         mark = unused_mark(text)
         first, *behind = broken(text, self._user_defined, mark).split(mark)
+        if not behind:  # blanks alone
+            return tokens
         tokens = self._inside(first) if is_inside else self._tokenize(first)
         return [*tokens, *(token for part in behind for token in self._inside(part))]
 
