@@ -19,7 +19,7 @@ from specllm.drafters.auto import AutoDrafter
 from specllm.drafters.bridge import BridgeDrafter
 from specllm.drafters.grammar import GUESSED_CHANCE, SPELLED_CHANCE, GrammarDrafter
 from specllm.drafters.lookup import MATCH_CREDIT, MATCH_PRIOR, MATCH_WEIGHT, LookupDrafter
-from specllm.drafters.model import CONFIDENCE_PRIOR, CONFIDENCE_SHARES, ModelDrafter, floor_rule
+from specllm.drafters.model import CONFIDENCE_PRIOR, CONFIDENCE_SHARES, ModelDrafter, StopRule, floor_rule
 from specllm.drafters.none import NoDrafter
 from specllm.drafters.reference import REFERENCE_PRIOR, ReferenceDrafter
 from specllm.drafters.store import STORE_PRIOR, StoreDrafter
@@ -63,6 +63,7 @@ class Drafting:
     target_identity: Identity | None = None  # what that was measured for
     draft_cost: DraftCost | None = None
     acceptance: dict[str, Acceptance] = field(default_factory=new_acceptance)
+    _last: ModelDrafter | None = field(default=None, init=False)  # that has fed the draft model
 
     def chosen(self) -> Drafter:
         """The drafter of the configuration."""
@@ -110,9 +111,17 @@ class Drafting:
 
     def _model(self) -> ModelDrafter:
         assert self.draft_model is not None
-        rule = floor_rule(self.config.confidence_floor)
+        last, made = self._last, self._new_model(self.draft_model, floor_rule(self.config.confidence_floor))
+        if last is not None:
+            made.take_over(last)
+        self._last = made
+        return made
+
+    def _new_model(self, model: LlamaModel, rule: StopRule) -> ModelDrafter:
         if self.bridge:
-            return BridgeDrafter(self.draft_model, *self.bridge, rule=rule, constraint=self.constraint)
-        return ModelDrafter(
-            self.draft_model, self.sampler, rule=rule, can_draft=self.can_draft, constraint=self.constraint
-        )
+            return BridgeDrafter(model, *self.bridge, rule=rule, constraint=self.constraint)
+        return ModelDrafter(model, self.sampler, rule=rule, can_draft=self.can_draft, constraint=self.constraint)
+
+    def forget_fed(self) -> None:
+        """Somebody else has fed the draft model since."""
+        self._last = None

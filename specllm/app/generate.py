@@ -264,9 +264,10 @@ def answer(request: GenerateRequest, notice: Callable[[str], None] = lambda text
         constraint = GrammarConstraint(structure, weights.vocab) if structure else None
         sampler = drafting.sampler = KeyedSampler(plan.sampling, constraint)
         drafting.constraint = constraint
-        drafting.acceptance = new_acceptance(learned.kind_of_text(request.prompt))
+        kind = learned.kind_of_text(request.prompt)
+        drafting.acceptance = new_acceptance(kind)
         session.drafter = drafting.chosen()
-        stack.enter_context(remembered(session, drafting, plan, request.prompt))
+        stack.enter_context(remembered(session, drafting, plan, kind))
         recorder = None if plan.generate.logprobs is None else LogprobSampler(sampler, plan.generate.logprobs)
         generation = session.generate(prompt, recorder or sampler, plan.draft.most_drafted, plan.generate, constraint)
         if request.prediction is not None:
@@ -317,14 +318,13 @@ def _written_down(answer: Answer, trace: Path, piece: Piece) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def remembered(session: Session, drafting: Drafting, plan: Plan, prompt: str) -> Iterator[None]:
+def remembered(session: Session, drafting: Drafting, plan: Plan, kind: learned.TextKind) -> Iterator[None]:
     """Starts from what earlier answers of this pair taught about that kind of text, and keeps what this one teaches."""
     controller = session.controller
     if controller is None:
         yield
         return
     file = learned.file_of(plan.target.name, plan.draft_model.name if plan.draft_model else None)
-    kind = learned.kind_of_text(prompt)
     learned.restore(file, kind, controller.acceptance)
     yield
     learned.save(file, kind, controller.acceptance)

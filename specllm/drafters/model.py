@@ -92,6 +92,10 @@ class ModelDrafter:
         self.is_off = False  # it has computed no numbers
         self.seen: tuple[int, ...] = ()  # the evidence of the last proposal, and of the token that ended it unproposed
 
+    def take_over(self, other: ModelDrafter) -> None:
+        """Goes on with what another drafter, asked no more, has fed the same model, and with what that is known for."""
+        self._start, self._fed, self.is_off = other._start, other._fed, other.is_off
+
     def begin(self, context: Sequence[Token]) -> None:
         """Forgets the last request, but for the tokens in the cache that are also this one's; nothing is computed yet."""
         self._n_agreed = 0

@@ -58,7 +58,7 @@ class ChatModels:
         if n_earlier_tries or kind != self._kind:  # a draft model samples as the target does
             self._renew_drafter(sampling, kind)
             self._kind = kind if not n_earlier_tries else ""
-        with remembered(self.session, self._drafting, self.plan, message):
+        with remembered(self.session, self._drafting, self.plan, kind):
             draft_length = self.plan.draft.most_drafted
             generation = self.session.generate(prompt, sampler, draft_length, self.plan.generate, self._constraint)
             chunks = iter(generation)
@@ -114,6 +114,7 @@ class ChatModels:
         with abort_on_interrupt():
             if draft.is_controlled and self._drafting.target_cost is None:
                 self.session.reuse([])  # measuring takes the cache
+            self._drafting.forget_fed()  # measuring feeds the draft model
             loader = Loader(self.plan.context, draft, self.plan.draft_gpu_layers)
             try:
                 loader.equip(self._drafting, self.session.target, draft_model, notice)

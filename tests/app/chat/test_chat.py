@@ -312,3 +312,29 @@ def test_a_failure_leaves_the_conversation_as_it_was(make_models, monkeypatch):
     assert chat.turns == turns
     fresh = ask(again(chat, make_models()), "two")
     assert ask(chat, "two").result()["text"] == fresh.result()["text"]
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_another_try_reads_nothing_again_for_the_draft_model(
+    make_models, close_draft_gguf, tmp_path, monkeypatch, is_foreign
+):
+    """Nor does a message of another kind, or another temperature."""
+    draft = close_draft_gguf
+    if is_foreign:
+        draft = synthetic.write_llama(tmp_path / "foreign.gguf", token_texts={300: "zzz"})
+    chat = Chat(make_models(drafter="model", draft=draft, temperature=0.7))
+    model, fed = chat.models.session.draft_model, []
+    forward = model.forward
+    monkeypatch.setattr(
+        model, "forward", lambda tokens, **options: fed.append(len(tokens)) or forward(tokens, **options)
+    )
+    sea = "tell me of the sea " * 8
+    ask(chat, sea)
+    assert max(fed) > 60
+    fed.clear()
+    for _ in range(2):
+        ask(chat, sea, is_again=True)
+    chat.models.set("temperature", "0.9")
+    ask(chat, sea, is_again=True)
+    ask(chat, "def f(x):\n    return x;\n")
+    assert 0 < max(fed) < 60
