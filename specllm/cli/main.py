@@ -19,6 +19,7 @@ from specllm.cli.bench import bench
 from specllm.cli.chat import chat
 from specllm.cli.doctor import doctor
 from specllm.cli.edit import edit
+from specllm.cli.foreign import did_you_mean
 from specllm.cli.generate import generate
 from specllm.cli.logs import log_to_stderr
 from specllm.cli.models import app as models_app
@@ -26,7 +27,7 @@ from specllm.cli.replay import replay
 from specllm.cli.signals import treat_termination_as_ctrl_c
 from specllm.cli.store import app as store_app
 from specllm.cli.tune import tune
-from specllm.errors import AnswerIsNo, ConfigError, Interrupted, OutOfMemory, SpecllmError, StorageError
+from specllm.errors import AnswerIsNo, ConfigError, Interrupted, ModelNotFound, OutOfMemory, SpecllmError, StorageError
 
 BUG = 70  # EX_SOFTWARE
 PROGRAM = "specllm"
@@ -97,9 +98,9 @@ class Invocation:
 
     def __init__(self, arguments: list[str]) -> None:
         self.arguments = arguments
-        flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
-        self.wants_json = "--json" in flags
-        self.is_debug = "--debug" in flags
+        self._flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        self.wants_json = "--json" in self._flags
+        self.is_debug = "--debug" in self._flags
 
     @functools.cached_property
     def root(self) -> Any:
@@ -108,15 +109,30 @@ class Invocation:
     @property
     def name(self) -> str:
         """Which command was meant, e.g. `models pull`; `specllm` where there is none of that name."""
+        return " ".join(self._command[0]) or PROGRAM
+
+    @property
+    def _command(self) -> tuple[list[str], Any]:
+        """The words of the command's name, as far as there is one, and what has that name: a command or a group of them."""
         words, command = [], self.root
-        for argument in self.arguments:
+        for argument in self._flags:
             if argument.startswith("-"):  # options before a command's name are flags
                 continue
-            command = getattr(command, "commands", {}).get(argument)
-            if command is None:
+            below = getattr(command, "commands", {}).get(argument)
+            if below is None:
                 break
             words.append(argument)
-        return " ".join(words) or PROGRAM
+            command = below
+        return words, command
+
+    def _other_tools_word(self) -> str:
+        """A hint where an option, or the command, is what another tool calls it; "" otherwise."""
+        words, command = self._command
+        options = [argument for argument in self._flags if argument.startswith("-")]
+        if not hasattr(command, "commands"):
+            return did_you_mean(options, {name for option in command.params for name in option.opts})
+        names = [argument for argument in self._flags if argument not in options]
+        return did_you_mean(names[len(words) :][:1], command.commands)
 
     def run(self) -> int:
         """Runs the command; the exit code. Whatever failed has been told, but for a reader that went away."""
@@ -148,6 +164,8 @@ class Invocation:
         """Says what went wrong on stderr and, with --json, in the document on stdout; the exit code."""
         if isinstance(error, SpecllmError):
             message, hint, code = error.message, error.hint, error.exit_code
+            if isinstance(error, ConfigError | ModelNotFound):
+                hint = self._other_tools_word() or hint
         else:
             message, code = f"a bug in specllm: {type(error).__name__}: {error}", BUG
             hint = "report the traceback above" if self.is_debug else "run again with --debug and report the traceback"
