@@ -36,8 +36,8 @@ COMPLETION = "_SPECLLM_COMPLETE"  # the variable typer's completion scripts set
 
 app = typer.Typer(
     name="specllm",
-    help="Local speculative decoding on llama.cpp: the same text, never slower, and you can see why.",
-    epilog=f'To begin: specllm models pull {FIRST_PAIR}, then specllm edit FILE "what to change".',
+    help="Local speculative decoding on llama.cpp: the same text, never slower.",
+    epilog=f"To begin: specllm models pull {FIRST_PAIR}, then specllm chat",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -81,6 +81,8 @@ def command_tree() -> Any:
     """The root command; -v and --debug are understood behind a command's name as well as before it."""
     root: Any = typer.main.get_command(app)
     everywhere = [copy.copy(option) for option in root.params if option.name in ("verbose", "debug")]
+    for option in root.params:
+        option.hidden = option.name == "show_completion"  # for packagers; without its lines the help fits 24 rows
     for option in everywhere:
         option.expose_value = False
     for command in _leaves(root):

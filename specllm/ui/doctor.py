@@ -14,6 +14,7 @@ from rich.text import Text
 from specllm.ui.console import harmless, has_colour, is_terminal
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+MIN_COLUMNS = 30  # narrower text is not broken at words
 NAME_WIDTH = 13  # the longest fixed name, "smoke decode", and a space; models' names are longer
 
 
@@ -60,7 +61,12 @@ def print_checks(checks: Iterable[AnyCheck]) -> tuple[AnyCheck, ...]:
     for check in checks:
         status = (f"{check.status:<4}", STYLES[check.status])
         name = (f"  {harmless(check.name):<{NAME_WIDTH}} ", "bold")
-        console.print(Text.assemble(status, name, harmless(check.fact)))
+        head, fact = Text.assemble(status, name), Text(harmless(check.fact))
+        width = console.width - head.cell_len
+        rows = fact.wrap(console, width) if console.is_terminal and width >= MIN_COLUMNS else [fact]
+        for row in rows:
+            console.print(Text.assemble(head, row))
+            head = Text(" " * head.cell_len)
         if check.fix:
             console.print(Text(f"      fix: {harmless(check.fix)}"))
         done.append(check)

@@ -45,9 +45,13 @@ def test_every_command_says_in_a_whole_line_what_it_is_for(
     assert all(len(line) <= 80 for line in shown.splitlines())
 
 
-def test_the_program_alone_shows_its_help_and_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_alone_shows_on_one_screen_its_help_and_how_to_begin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     code, shown, _ = invoke(capsys)
     assert code == 0
+    assert len(shown.splitlines()) < 24  # the shell's next prompt stands in the last row
     assert f"To begin: specllm models pull {FIRST_PAIR}" in " ".join(shown.split())
     assert Registry.load().default == FIRST_PAIR
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 from specllm.app.doctor import use_case as doctor
 from specllm.app.doctor.diagnosis import Check, Diagnosis
@@ -128,6 +130,25 @@ def test_lines_and_fixes_are_printed_without_escape_codes_in_a_pipe(capsys: pyte
         "      fix: " + "specllm models pull x" * 9,
     ]
     assert not diagnosis.is_ok
+
+
+class Screen(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_no_word_of_a_fact_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+    fact = ", ".join(f"library-{i} {i}.0" for i in range(40))
+    for name, value in {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", Screen())
+    print_checks([Check("libraries", "ok", fact)])
+    lines = [Text.from_ansi(line).plain for line in sys.stdout.getvalue().splitlines()]
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 80
+    assert " ".join("".join(line[20:]) for line in lines).split() == fact.split()
 
 
 def test_a_diagnosis_counts_its_checks() -> None:
