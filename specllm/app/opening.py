@@ -11,7 +11,7 @@ from specllm.app.drafting import Drafting
 from specllm.app.generation import Session
 from specllm.app.loading import Loader
 from specllm.app.memory.plan import Models
-from specllm.app.offload import settled_gpu_layers
+from specllm.app.offload import depend_on_prompt, settled_gpu_layers
 from specllm.app.store.stores import open_store
 from specllm.config import ContextConfig, GenerateConfig, SamplingConfig
 from specllm.drafters.none import NoDrafter
@@ -32,9 +32,9 @@ class Planned(Models, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A target whose weights are loaded and whose context is not made yet."""
+    """A target whose vocabulary is loaded and whose context is not made yet."""
 
-    weights: Weights
+    weights: Weights  # whole, or without tensors where how many of them a GPU gets depends on the context
     _plan: Planned
     _loader: Loader
     _notice: Notice
@@ -49,8 +49,13 @@ class Opening:
 
         It is closed where the weights are freed.
         """
-        plan, context = self._plan, replace(self._loader.context, n_ctx=n_ctx)
-        target, drafting = self._loader.open(self.weights, context, plan.sampling, plan.draft_model, self._notice)
+        plan, context, weights = self._plan, replace(self._loader.context, n_ctx=n_ctx), self.weights
+        if weights.is_vocab_only:
+            layers = settled_gpu_layers(read_header(plan.target.path), context.gpu_layers, context)
+            context = replace(context, gpu_layers=layers)
+            weights = self._loader.weights(plan.target.path, layers)
+            self._stack.callback(weights.close)
+        target, drafting = self._loader.open(weights, context, plan.sampling, plan.draft_model, self._notice)
         if plan.draft.store is not None:
             drafting.store = open_store(plan.draft.store, self.weights.vocab, plan.target.name)
         session = Session(target, NoDrafter(), draft_model=drafting.draft_model, is_exact=plan.draft.is_exact)
@@ -60,15 +65,19 @@ class Opening:
 
 @contextlib.contextmanager
 def opening(plan: Planned, notice: Notice, *, loads_all: bool = False) -> Iterator[Opening]:
-    """Loads the target's weights, and frees afterwards whatever was opened with them.
+    """Loads the target, as far as its prompts need it, and frees afterwards whatever was opened with it.
 
     `notice` is told what takes seconds. `loads_all`: also a draft model that cannot pay here.
     """
     notice(f"loading {plan.target.name}")
-    layers = settled_gpu_layers(read_header(plan.target.path), plan.context.gpu_layers, plan.context)
-    loader = Loader(replace(plan.context, gpu_layers=layers), plan.draft, plan.draft_gpu_layers, loads_all)
+    context, path = plan.context, plan.target.path
+    header = read_header(path)  # checked before llama.cpp sees the file
+    is_open = depend_on_prompt(context)
+    if not is_open:
+        context = replace(context, gpu_layers=settled_gpu_layers(header, context.gpu_layers, context))
+    loader = Loader(context, plan.draft, plan.draft_gpu_layers, loads_all)
     with contextlib.ExitStack() as stack:
-        weights = loader.weights(plan.target.path, layers)
+        weights = Weights(path, is_vocab_only=True) if is_open else loader.weights(path, context.gpu_layers)
         stack.callback(weights.close)
         _check_biases(plan.sampling, weights.vocab)
         yield Opening(weights, plan, loader, notice, stack)

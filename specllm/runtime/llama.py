@@ -68,6 +68,7 @@ class Weights:
         params.progress_callback = _go_on
         self.path = path
         self.n_gpu_layers = n_gpu_layers
+        self.is_vocab_only = is_vocab_only
         log.forget_errors()
         self.handle = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
         if not self.handle and interrupt.is_abort_requested():
@@ -87,12 +88,18 @@ class Weights:
 
     @property
     def n_ctx_train(self) -> int:
-        return int(llama_cpp.llama_model_n_ctx_train(self.handle))
+        # llama.cpp reads nothing else into its own fields where it loads the vocabulary alone.
+        known = llama_cpp.llama_model_n_ctx_train(self.handle) or self._metadata(f"{self.architecture}.context_length")
+        return int(known or 0)
 
     @property
     def architecture(self) -> str:
+        return self._metadata("general.architecture")
+
+    def _metadata(self, key: str) -> str:
+        """A short value of the file's metadata; empty where there is none."""
         value = ctypes.create_string_buffer(64)
-        llama_cpp.llama_model_meta_val_str(self.handle, b"general.architecture", value, len(value))
+        llama_cpp.llama_model_meta_val_str(self.handle, key.encode(), value, len(value))
         return value.value.decode()
 
     @property

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol
 
 from specllm.app.models import LocatedModel
-from specllm.app.offload import plan_gpu_layers
+from specllm.app.offload import memory_of, plan_gpu_layers
 from specllm.config import ContextConfig, DraftConfig, GpuLayers, KvType
 from specllm.errors import BackendError, OutOfMemory
 from specllm.models.gguf_header import GgufHeader, read_header
 from specllm.runtime.backend import inspect_backend
 from specllm.runtime.machine import available_memory_bytes
-from specllm.runtime.memory_estimate import CONTEXT_STEP, MemoryEstimate, estimate, split
+from specllm.runtime.memory_estimate import CONTEXT_STEP, MemoryEstimate, split
 from specllm.units import sized
 
 QUANTIZED: KvType = "q8_0"  # half of f16, and no text that was looked at was worse for it
@@ -48,11 +48,7 @@ class Load:
 
     @property
     def memory(self) -> MemoryEstimate:
-        context = self.context
-        return estimate(
-            self.header, n_ctx=context.n_ctx, kv_type=context.kv_type, n_ubatch=min(context.n_ubatch, context.n_batch),
-            n_outputs_max=context.n_outputs_max, has_flash_attention=context.flash_attention != "off", is_mapped=context.use_mmap,
-        )  # fmt: skip
+        return memory_of(self.header, self.context)
 
     @property
     def bytes(self) -> tuple[int, int]:
