@@ -36,6 +36,7 @@ PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 BINDING = "llama-cpp-python"
 SILENCE_S = 4.0  # without a terminal: a line at least this often
 REDRAW_S = 0.5  # on a terminal
+DAY_S = 86_400.0
 QUOTED_LINES = 30  # of a failed command's output
 DESCRIPTION = """\
 Leaves .venv with specllm, its development tools and a llama-cpp-python built for this processor. Safe to run again: what is
@@ -270,6 +271,9 @@ def build_wheel(status: Status, version: str, backend: str, compiler: build_flag
     """Compiles llama.cpp and leaves its wheel in the folder `into`, which is there whole or not at all."""
     flags = build_flags.cmake_args(backend, compiler=compiler)
     into.parent.mkdir(parents=True, exist_ok=True)
+    for left in into.parent.glob("building.*"):  # of a run that was killed; nobody builds for a day
+        if time.time() - left.stat().st_mtime > DAY_S:
+            shutil.rmtree(left, ignore_errors=True)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="building.", dir=into.parent)))
         if compiler == "zig":

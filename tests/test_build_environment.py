@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 import subprocess
 import sys
 import tomllib
@@ -125,12 +126,17 @@ def test_compiler_and_sources_are_taken_by_their_digest(
             Path(arguments[arguments.index(option) + 1]).mkdir()
 
     monkeypatch.setattr(script, "pip", pip)
+    killed, running = tmp_path / "wheels" / "building.old", tmp_path / "wheels" / "building.now"
+    for folder in (killed, running):
+        folder.mkdir(parents=True)
+    os.utime(killed, (0, 0))
     script.build_wheel(script.Status(), "0.3.36", "cpu", "zig", tmp_path / "wheels" / "key")
     assert pinned == [
         f"{build_flags.ZIG_REQUIREMENT} --hash=sha256:{build_flags.ZIG_SHA256}\n",
         f"llama-cpp-python==0.3.36 --hash=sha256:{build_flags.SOURCES_SHA256}\n",
     ]
-    assert [path.name for path in (tmp_path / "wheels").iterdir()] == ["key"]  # nothing half made is left
+    left = {path.name for path in (tmp_path / "wheels").iterdir()}
+    assert left == {"key", running.name}  # nothing half made, and somebody else's is left alone
 
 
 def test_the_binding_is_pinned_to_one_version(script: ModuleType) -> None:
