@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from specllm.app.code_block import code_block, fence_for, language_of, longest_run, opening
 from specllm.errors import ConfigError
 
-SURROUNDING_LINES = 40  # shown on each side of a region
+SURROUNDING_LINES, SURROUNDING_CHARACTERS = 40, 8000  # shown on each side of a region, at most
 _FENCED_LANGUAGES = ("markdown", "mdx", "rst", "qmd", "rmd")  # their new text may well hold blocks of its own
 
 
@@ -113,7 +114,8 @@ def edit_prompt(
     template = variant.file
     if region:
         template = variant.region
-        start, end = max(0, region.first - SURROUNDING_LINES), min(len(lines), region.last + SURROUNDING_LINES)
+        start = region.first - _n_shown(lines[max(0, region.first - SURROUNDING_LINES) : region.first][::-1])
+        end = region.last + _n_shown(lines[region.last : region.last + SURROUNDING_LINES])
         values |= {"first": str(region.first + 1), "last": str(region.last), "n_lines": str(len(lines))}
         values |= {"around": f"{start + 1} to {end}", "surroundings": code_block(path, _joined(lines[start:end]))}
     shown = [f"This is the file {name}, for reference:\n\n{code_block(name, text)}\n\n" for name, text in contexts]
@@ -121,6 +123,11 @@ def edit_prompt(
     # With the newline behind it: a fence that opens a block inside the new text goes on with a language.
     stop = (f"\n{fence}\n",) if answer_start.startswith(fence) else ()
     return EditPrompt("".join(shown) + template.format(**values), block, answer_start, fence, stop)
+
+
+def _n_shown(lines: Sequence[str]) -> int:
+    """How many of the lines, the nearest first, fit beside a region."""
+    return sum(n <= SURROUNDING_CHARACTERS for n in accumulate(map(len, lines)))
 
 
 def _joined(lines: Sequence[str]) -> str:

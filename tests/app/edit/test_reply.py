@@ -269,3 +269,12 @@ def test_what_looks_wrong_is_said(path: str, old: str, new: str, found: list[str
 
 def test_code_block_of_nothing_is_a_block() -> None:
     assert code_block("a.py", "") == "```python\n\n```"
+
+
+def test_a_huge_line_beside_a_region_is_not_shown() -> None:
+    """Minified code: no context holds it, and whoever edits the line beside it can do so."""
+    lines = ["first", "x" * 2_000_000, "second", "third", "y" * 2_000_000, "last"]
+    prompt = edit_prompt(variant_named("careful"), "a.js", lines, "Do it.", region=Region(3, 4)).prompt
+    assert len(prompt) < 2000
+    assert "lines 3 to 4 of 6 of the file" in prompt
+    assert "second\nthird\n" in prompt
