@@ -30,12 +30,17 @@ def tokenize_messages(weights: Weights, messages: Sequence[Message]) -> list[Tok
     return ChatTokenizer(weights).tokens(messages)
 
 
+def no_template(name: str) -> str:
+    """The remark about a model of that name."""
+    return f"{name} has no chat template: the prompt goes as it is; --raw says that this is meant"
+
+
 def remarks(weights: Weights, config: GenerateConfig) -> Iterator[str]:
     """What a user should know about how the prompt reaches the model."""
     template = weights.chat_template
     if template is None:
         if not config.is_raw:
-            yield f"{weights.path.name} has no chat template: the prompt goes as it is; --raw says that this is meant"
+            yield no_template(weights.path.name)
     elif config.structure and not config.is_raw and "think>" in template:
         off = ("enable_thinking", False)
         if off not in config.template_vars:

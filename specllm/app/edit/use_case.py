@@ -22,6 +22,7 @@ from specllm.app.edit.reply import lines_of_reply
 from specllm.app.edit.restore import reindented, restored, without_name
 from specllm.app.generate import Answer, GenerateRequest, answer
 from specllm.app.models import locate_pair
+from specllm.app.prompt import no_template
 from specllm.app.text_file import TextFile, read_text_file
 from specllm.config import ContextConfig, DraftConfig, GenerateConfig, GpuLayers
 from specllm.errors import BadReply, ConfigError, ContextFull
@@ -147,11 +148,13 @@ def prepare(request: EditRequest) -> Task:
     )
     hint = f"line ends and the final newline stay as they are; {step}" if command else _MORE_EXACTLY
     asked = wishes(request.instruction)
-    return Task(file, region, prompt, _generate_request(request, prompt), tuple(_remarks(file)), hint, asked)
+    return Task(file, region, prompt, _generate_request(request, prompt), tuple(_remarks(request, file)), hint, asked)
 
 
-def _remarks(file: TextFile) -> Iterator[str]:
-    name = shown_name(file.path)
+def _remarks(request: EditRequest, file: TextFile) -> Iterator[str]:
+    name, target = shown_name(file.path), locate_pair(request.target, request.draft_model)[0].path
+    if not request.is_raw and not read_header(target).has_chat_template:
+        yield no_template(target.name)
     if file.is_guessed:
         yield f"{name} is not UTF-8 and was read as {file.encoding}; --encoding names another"
     if (n_links := file.path.stat().st_nlink) > 1:
