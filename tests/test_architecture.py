@@ -33,7 +33,7 @@ FENCED = {  # library -> the only places that may import it
     "prompt_toolkit": ("ui/chat_input.py",),
     "typer": ("cli/",),
     "gguf": ("runtime/trim_vocab.py", "runtime/trimmed_vocab.py"),
-    "llguidance": ("runtime/grammar.py",),
+    "llguidance": ("runtime/grammar.py", "runtime/compiler.py"),
     "huggingface_hub": ("models/hub.py",),
     "pathspec": ("app/store/files.py",),
     "platformdirs": ("models/store.py", "app/calibration.py", "app/state.py", "app/store/stores.py"),

@@ -10,21 +10,22 @@ import copy
 import ctypes
 import json
 import logging
-from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import llama_cpp
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+from llguidance import LLMatcher, LLTokenizer
 
 from specllm.config import StructureConfig
-from specllm.decoding.constraint import Mask
+from specllm.decoding.constraint import Mask, is_allowed
 from specllm.decoding.protocols import Token
 from specllm.errors import ConfigError, NothingAllowed
-from specllm.runtime import schema
+from specllm.runtime import compiler, digits, finite, lexemes, schema
+from specllm.runtime.schema_finite import Finite
 from specllm.runtime.vocab import Vocab
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ LOGGER = logging.getLogger("specllm")
 # JSON on one line as `json.dumps` writes it: then keys and punctuation leave no choice and can be drafted, nothing is spent on
 # indentation, and no model loses itself in white space. A schema's own "x-guidance" goes before this.
 _JSON_LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_SILENT = 0
+_MOST_SHOWN = 300  # characters of an error that may quote a grammar
 _REMEMBERED = 8  # answers: what all drafters ask about in a round, each also behind its own draft
 _NAMES = {
     "json_schema": "the JSON schema",
@@ -46,21 +47,22 @@ _NAMES = {
 }
 _HINTS = {
     "json_object": "this is a defect of specllm",
-    "choice": "give texts that are not empty",
-    "json_schema": 'correct it; keywords that are not supported can be ignored with "x-guidance": {"lenient": true} in it',
+    "choice": "give fewer or shorter texts",
+    "json_schema": "correct the schema, or make it simpler",
     "regex": "use the syntax of Rust's regex: no look-around, no back references",
     "grammar": "use Lark syntax with a rule `start`, or GBNF with a rule `root`",
 }
 
 # 0.5 s for 151,936 tokens, so made once for a loaded model, and only where a grammar is asked for. It cannot be written to disk.
-_tokenizers: WeakKeyDictionary[Vocab, LLTokenizer] = WeakKeyDictionary()
+_tokenizers: WeakKeyDictionary[Vocab, tuple[LLTokenizer, digits.DigitRuns]] = WeakKeyDictionary()
 
 
 def check_structure(structure: StructureConfig) -> None:
     """Raises ConfigError for what cannot be compiled, before any model is loaded."""
-    is_error, messages = LLMatcher.validate_grammar_with_warnings(_source(structure), limits=_limits())
-    if is_error:
-        raise _refused(structure, messages[0])
+    source, _ = _source(structure, None)
+    with _refusing(structure):
+        if fault := compiler.fault(source):
+            raise ValueError(fault)
 
 
 class GrammarConstraint:
@@ -78,12 +80,16 @@ class GrammarConstraint:
         self._end = np.zeros(self._bits.nbytes, dtype=np.uint8)  # the mask that allows the end alone
         for token in vocab.eog:
             self._end[token >> 3] |= 1 << (token & 7)
-        self._tokenizer = _tokenizer(vocab)
-        self._compiled = LLMatcher(self._tokenizer, _source(structure), log_level=_SILENT, limits=_limits())
-        if self._compiled.is_error():
-            raise _refused(structure, self._compiled.get_error())
+        self._tokenizer, runs = _tokenizer(vocab)
+        source, warnings = _source(structure, vocab)
+        with _refusing(structure):
+            self._compiled = compiler.compiled(self._tokenizer, source)
+            if self._compiled.is_error():
+                raise ValueError(self._compiled.get_error())
+        is_json = structure.kind in ("json_schema", "json_object")
+        self._digits = digits.Digits(runs, structure.text or "{}") if is_json else None
         if not is_guess:
-            for warning in self._compiled.get_grammar_warnings():
+            for warning in (*warnings, *self._compiled.get_grammar_warnings()):
                 LOGGER.warning("%s: %s", self._name, warning)
         self._structure, self._vocab = structure, vocab
         # By answer, the last asked for last.
@@ -93,8 +99,9 @@ class GrammarConstraint:
             is_empty = not (self.mask(()) & ~self._end).any()
         except NothingAllowed:
             is_empty = True
-        if is_empty:
-            raise _refused(structure, "it allows no text")
+        with _refusing(structure):
+            if is_empty:
+                raise ValueError("it allows no text")
 
     def another(self) -> GrammarConstraint:
         """The same grammar with a parser of its own, which has seen nothing."""
@@ -114,7 +121,14 @@ class GrammarConstraint:
             return self._end
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
-        return self._bits.view(np.uint8)
+        mask = self._bits.view(np.uint8)
+        if self._digits and (too_long := self._digits.too_long(self._states[-1], mask)):
+            shorter = mask.copy()
+            for token in too_long:
+                shorter[token >> 3] &= ~np.uint8(1 << (token & 7))
+            if shorter.any():  # else the schema asks for so long a number
+                mask[:] = shorter
+        return mask
 
     def n_allowed(self, context: Sequence[Token], tokens: Sequence[Token]) -> int:
         self._follow(context)
@@ -124,6 +138,12 @@ class GrammarConstraint:
         if self._matcher.is_error():
             self._restart()
             return 0
+        if self._digits:
+            state = self._states[-1]
+            for i, token in enumerate(tokens[:n]):
+                state, is_too_long = self._digits.behind(state, token)
+                if is_too_long and not is_allowed(self.mask([*context, *tokens[:i]]), token):
+                    return i
         return n
 
     def foreseen(self, context: Sequence[Token]) -> tuple[tuple[Token, ...], int]:
@@ -178,6 +198,7 @@ class GrammarConstraint:
     def _restart(self) -> None:
         self._matcher = self._compiled.deep_copy()
         self._fed: list[Token] = []  # of the answer, without an end
+        self._states = [digits.START]  # behind each of them, and before the first
         self._is_ended = False  # whether a token that ends the generation came behind them
 
     def _follow(self, context: Sequence[Token]) -> None:
@@ -187,7 +208,7 @@ class GrammarConstraint:
         if list(answer[:n]) != self._fed:
             n = next(i for i, token in enumerate(self._fed) if i == len(answer) or answer[i] != token)
             self._matcher.rollback(len(self._fed) - n)
-            del self._fed[n:]
+            del self._fed[n:], self._states[n + 1 :]
         self._is_ended = False
         for token in answer[n:]:
             if token in self._eog:
@@ -197,6 +218,7 @@ class GrammarConstraint:
                 self._check()
                 raise self._nothing_allowed("that token is not allowed")
             self._fed.append(token)
+            self._states.append(self._digits.behind(self._states[-1], token)[0] if self._digits else digits.START)
 
     def _check(self) -> None:
         """Raises NothingAllowed where the parser gave up. It never recovers, so the next question goes to a new one: what is
@@ -211,20 +233,22 @@ class GrammarConstraint:
                               "make it simpler, and check that everything it begins can be completed")  # fmt: skip
 
 
-def _tokenizer(vocab: Vocab) -> LLTokenizer:
-    """The vocabulary as llguidance wants it, with llama.cpp's own tokenizer behind it.
+def _tokenizer(vocab: Vocab) -> tuple[LLTokenizer, digits.DigitRuns]:
+    """The vocabulary as llguidance wants it, with llama.cpp's own tokenizer behind it; and the digits in it.
 
     What `llguidance.llamacpp` does, without the llama.cpp functions that are deprecated (they warn once a token).
     """
     if vocab not in _tokenizers:
         tokenize = ctypes.cast(llama_cpp.llama_cpp._lib.llama_tokenize, ctypes.c_void_p).value
-        _tokenizers[vocab] = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]
-            tokens=[_bytes_of(vocab, token) for token in range(vocab.n_tokens)],
+        pieces = [_bytes_of(vocab, token) for token in range(vocab.n_tokens)]
+        tokenizer = LLTokenizer.from_llamacpp(  # type: ignore[attr-defined]
+            tokens=pieces,
             vocab_ptr=vocab.handle,
             tokenize_fptr=tokenize,
             eos_token=sorted(vocab.eog),
             slices=None,
         )
+        _tokenizers[vocab] = tokenizer, digits.DigitRuns(pieces)
     return _tokenizers[vocab]
 
 
@@ -236,34 +260,74 @@ def _bytes_of(vocab: Vocab, token: Token) -> bytes:
     return b"\xff" + piece if attributes & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL or is_marker else piece
 
 
-def _limits() -> LLParserLimits:
-    return LLParserLimits(verbose_errors=False)
-
-
-def _source(structure: StructureConfig) -> str:
-    """The structure in llguidance's own form. Raises ConfigError for what is no JSON or no GBNF."""
+def _source(structure: StructureConfig, vocab: Vocab | None) -> tuple[str, tuple[str, ...]]:
+    """The structure in llguidance's own form, and what is to be said about it. Raises ConfigError for what is none, is too large
+    or fits no finite text. Without a vocabulary the tokens in it are not looked up."""
     text = structure.text
-    try:
+    with _refusing(structure):
+        if len(text) + sum(map(len, structure.choices)) > compiler.MOST_CHARACTERS:
+            raise ValueError(f"it is longer than {compiler.MOST_CHARACTERS:,} characters")
         if structure.kind == "json_schema":
-            if not isinstance(json.loads(text), dict):  # whose errors name line and column
-                raise ValueError("it must be an object")
-            return LLMatcher.grammar_from_json_schema(text, defaults=_JSON_LAYOUT)
+            return _json_source(text)
         if structure.kind == "json_object":
-            return LLMatcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON_LAYOUT)
+            return LLMatcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON_LAYOUT), ()
         if structure.kind == "regex":
-            return LLMatcher.grammar_from_regex(text)
+            return LLMatcher.grammar_from_regex(text), ()
         if structure.kind == "choice":
-            return LLMatcher.grammar_from_lark(
-                "start: " + " | ".join(json.dumps(choice) for choice in structure.choices)
-            )
-        return LLMatcher.grammar_from_lark(any_to_lark(text))
-    except (ValueError, GbnfToLarkError) as error:
-        raise _refused(structure, str(error)) from None
+            lark = "start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, dict.fromkeys(structure.choices)))
+        elif re.search(r"(?m)^\s*(%llguidance\b|start\s*:)", text):
+            lark = text
+        elif vocab:
+            lark = lexemes.lark_from_gbnf(text, lambda special: _token_of(vocab, special), vocab.eog)
+        else:
+            lark = lexemes.lark_from_gbnf(text)
+        _check_rules(finite.lark_rules(lark))
+        return LLMatcher.grammar_from_lark(lark), ()
+    raise AssertionError
 
 
-def _refused(structure: StructureConfig, reason: str) -> ConfigError:
-    return ConfigError(f"{_NAMES[structure.kind]} cannot be used: {_first_line(reason)}", _HINTS[structure.kind])
+@lru_cache(maxsize=8)
+def _json_source(text: str) -> tuple[str, tuple[str, ...]]:
+    def source(one: dict[str, Any]) -> str:
+        return LLMatcher.grammar_from_json_schema(json.dumps(one), defaults=_JSON_LAYOUT)
+
+    asked, ignored = schema.enforced(schema.read(text), lambda one: compiler.fault(source(one)))
+    if not all(Finite(asked).fits(asked)):
+        raise ValueError("no finite answer fits it: something in it always needs itself again")
+    warnings = (f"{', '.join(ignored)} cannot be enforced and is left out, all else holds",) if ignored else ()
+    return source(asked), warnings
+
+
+def _check_rules(rules: dict[str, finite.Alternatives]) -> None:
+    """Raises ValueError for rules that llguidance cannot take and for such that never end."""
+    edges = {name: [used.removeprefix("?") for one in several for used in one] for name, several in rules.items()}
+    if finite.depth(edges, "start") > compiler.MOST_LEVELS:
+        raise ValueError(f"it is nested deeper than {compiler.MOST_LEVELS} levels, rules within rules included")
+    needs = {name: [[used for used in one if used[0] != "?"] for one in several] for name, several in rules.items()}
+    if "start" in rules and "start" not in finite.derivable(needs):
+        raise ValueError("no finite text fits it: some rule behind `start` always needs itself again")
+
+
+def _token_of(vocab: Vocab, special: str) -> Token:
+    """The token with that text, as llama.cpp reads it in a grammar."""
+    tokens = vocab.tokenize(special, adds_special=False, parses_special=True)
+    if len(tokens) != 1:
+        raise ValueError(f"{special} is no token of this model")
+    return tokens[0]
+
+
+@contextlib.contextmanager
+def _refusing(structure: StructureConfig) -> Iterator[None]:
+    """ValueErrors become ConfigErrors that name the structure."""
+    try:
+        yield
+    except ValueError as error:
+        reason = _first_line(str(error))
+        shown = reason if len(reason) <= _MOST_SHOWN else f"{reason[:_MOST_SHOWN]} ..."
+        raise ConfigError(f"{_NAMES[structure.kind]} cannot be used: {shown}", _HINTS[structure.kind]) from None
 
 
 def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
+    """The first line of an error, with the last one where that says what the first only announces."""
+    lines = text.strip().split("\n")
+    return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specllm.config import StructureConfig
@@ -226,11 +227,39 @@ def test_a_schema_may_ask_for_its_own_layout(vocab):
     assert detokenize(vocab, constraint.forced([])) == '{"name":"'
 
 
+def json_schema(schema: object) -> StructureConfig:
+    return StructureConfig(kind="json_schema", text=json.dumps(schema))
+
+
 REFUSED = {
     "not JSON": (StructureConfig(kind="json_schema", text='{"type": '), r"JSON schema .*line 1 column 10"),
     "no schema": (StructureConfig(kind="json_schema", text="[]"), "must be an object"),
     "unknown type": (StructureConfig(kind="json_schema", text='{"type": "strin"}'), "strin"),
-    "unsupported keyword": (StructureConfig(kind="json_schema", text='{"not": {"type": "string"}}'), 'Unimpl.*"not"'),
+    "wrong kind of value": (StructureConfig(kind="json_schema", text='{"properties": {"é": {"minLength": "%s"}}}' % ("é" * 99)),
+                            "#/properties/é/minLength must be a whole number"),
+    "deep schema": (StructureConfig(kind="json_schema", text='{"a":' * 200_000 + "1" + "}" * 200_000), "deeper than 124"),
+    "deep constant": (StructureConfig(kind="json_schema", text='{"const":' + "[" * 500 + "]" * 500 + "}"), "deeper than 124"),
+    "deep by reference": (json_schema({"$ref": "#/$defs/0", "$defs": {
+        str(i): {"type": "object", "properties": {"a": {"$ref": f"#/$defs/{i + 1}"}}} for i in range(1000)}}),
+        "references included"),
+    "NaN": (StructureConfig(kind="json_schema", text='{"minimum": NaN}'), "NaN is no JSON"),
+    "huge integer": (StructureConfig(kind="json_schema", text='{"minimum": %s}' % ("9" * 5000)), "JSON schema .*5000 digits"),
+    "large integer": (StructureConfig(kind="json_schema", text='{"minimum": %s}' % ("9" * 400)), "out of range"),
+    "infinite number": (StructureConfig(kind="json_schema", text='{"minimum": 1e400}'), "1e400 is too large"),
+    "half a character": (StructureConfig(kind="json_schema", text='{"const": "\\ud800"}'), "hex escape"),
+    "unknown option": (json_schema({"x-guidance": {"bogus": 1}}), "bogus"),
+    "no target": (json_schema({"$ref": "#/$defs/nope"}), "does not exist"),
+    "elsewhere": (json_schema({"$ref": "http://example.org/schema"}), "example.org"),
+    "many choices": (StructureConfig(kind="choice", choices=tuple(map(str, range(300_000)))), "too big|longer"),
+    "half a choice": (StructureConfig(kind="choice", choices=("\ud800",)), "hex escape"),
+    "deep regex": (StructureConfig(kind="regex", text="(" * 100_000 + "a" + ")" * 100_000), "invalid regex"),
+    "half a character in a regex": (StructureConfig(kind="regex", text="\ud800"), "surrogates"),
+    "deep Lark": (StructureConfig(kind="grammar", text="start: " + "(" * 5000 + '"a"' + ")" * 5000), "nested deeper"),
+    "long chain": (StructureConfig(kind="grammar", text="start: A0\n" + "".join(f'A{i}: A{i + 1} "x"\n' for i in range(9000))
+                                   + 'A9000: "a"'), "nested deeper"),
+    "long chain of rules": (StructureConfig(kind="grammar", text="start: a0\n" + "".join(
+        f'a{i}: "x" a{i + 1} |\n' for i in range(9000)) + 'a9000: "a"'), "nested deeper"),
+    "endless Lark": (StructureConfig(kind="grammar", text='start: "a" [x] (start | x)\nx: start ~ 2 // {"a"}'), "no finite text"),
     "unsatisfiable": (StructureConfig(kind="json_schema", text='{"enum": []}'), "Unsatisfiable"),
     "minimum": (StructureConfig(kind="json_schema", text='{"type": "integer", "minimum": 2, "maximum": 1}'), "minimum"),
     "false": (StructureConfig(kind="json_schema", text="false"), "must be an object"),
@@ -248,7 +277,133 @@ def test_what_cannot_be_compiled_is_refused_in_one_line_before_a_model_is_loaded
     with pytest.raises(ConfigError, match=says) as error:
         check_structure(structure)
     assert "\n" not in error.value.message
+    assert len(error.value.message) < 500
     assert error.value.hint
+
+
+AGAIN = {"$ref": "#"}
+ENDLESS = {
+    "required": {"type": "object", "properties": {"next": AGAIN}, "required": ["next"]},
+    "itself": AGAIN,
+    "each other": {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}, "required": ["a"], "$defs": {
+        "b": {"type": "object", "properties": {"c": AGAIN}, "required": ["c"]}}},
+    "any of such": {"anyOf": [{"type": "object", "properties": {name: AGAIN}, "required": [name]} for name in "ab"]},
+    "one of such": {"oneOf": [{"type": "object", "properties": {"a": AGAIN, "k": {"const": kind}}, "required": ["k", "a"]}
+                              for kind in "xy"]},
+    "all together": {"type": "object", "allOf": [{"required": ["a"]}, {"properties": {"a": {"$ref": "#/$defs/n"}}}],
+                     "$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}, "minItems": 1}}},
+    "items": {"type": "array", "items": AGAIN, "minItems": 2},
+    "first items": {"type": "array", "prefixItems": [{"type": "null"}, AGAIN], "minItems": 2},
+    "other properties": {"type": "object", "required": ["x"], "additionalProperties": AGAIN},
+    "some property": {"type": "object", "minProperties": 1, "additionalProperties": AGAIN},
+    "properties by pattern": {"type": "object", "required": ["xyz"], "patternProperties": {"^x": AGAIN}},
+    "an escaped pointer": {"$ref": "#/$defs/a~1%20~0b", "$defs": {"a/ ~b": {
+        "type": "object", "required": ["a"], "properties": {"a": {"$ref": "#/$defs/a~1%20~0b"}}}}},
+}  # fmt: skip
+FINITE = {
+    "optional": {"type": "object", "properties": {"next": AGAIN}},
+    "or nothing": {"anyOf": [{"type": "object", "properties": {"a": AGAIN}, "required": ["a"]}, {"type": "null"}]},
+    "or another type": {"type": ["object", "string"], "properties": {"a": AGAIN}, "required": ["a"]},
+    "items": {"type": "array", "items": AGAIN},
+    "later items": {"type": "array", "prefixItems": [{"type": "null"}], "items": AGAIN, "minItems": 1},
+    "doubly referenced": {"$ref": "#/$defs/0", "$defs": {"30": {"type": "string"}, **{
+        str(i): {"allOf": [{"$ref": f"#/$defs/{i + 1}"}, {"$ref": f"#/$defs/{i + 1}"}]} for i in range(30)}}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_schema_that_no_finite_answer_fits_is_refused(name):
+    with pytest.raises(ConfigError, match="no finite answer") as error:
+        check_structure(json_schema(ENDLESS[name]))
+    assert error.value.hint
+
+
+@pytest.mark.parametrize("name", FINITE)
+def test_a_schema_that_may_go_on_for_ever_and_need_not_is_used(vocab, name):
+    constraint = GrammarConstraint(json_schema(FINITE[name]), vocab)
+    assert len(constraint.foreseen([])[0]) < 100
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(
+        ["#", "#/$defs/a", "string", "nmber", "a", "date", "é" * 60, "(", 10**30, 1e-300]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([
+        "type", "properties", "required", "$ref", "$defs", "a", "items", "prefixItems", "anyOf", "oneOf", "allOf", "not", "if",
+        "minLength", "maxItems", "minimum", "exclusiveMaximum", "multipleOf", "pattern", "format", "enum", "const", "$schema",
+        "additionalProperties", "patternProperties", "minProperties", "uniqueItems", "dependentRequired", "x-guidance", "$id",
+    ]), inner, max_size=4), max_leaves=12).filter(lambda schema: isinstance(schema, dict)))  # fmt: skip
+def test_any_object_is_a_schema_or_refused_without_a_word_of_rust(capfd, schema):
+    with contextlib.suppress(ConfigError):
+        check_structure(json_schema(schema))
+    assert capfd.readouterr().err == ""
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kind=st.sampled_from(["regex", "grammar"]),
+    text=st.text(alphabet='start: aAbB"/|()[]{}*+?~.,0129\\<>%#&\n^-d', max_size=30),
+)
+def test_any_text_is_a_regex_or_a_grammar_or_refused_without_a_word_of_rust(capfd, kind, text):
+    with contextlib.suppress(ConfigError):
+        check_structure(StructureConfig(kind=kind, text=text if kind == "regex" else f"start: {text}"))
+    assert capfd.readouterr().err == ""
+
+
+# A schema with a keyword that cannot be enforced, where this stands, an answer that the rest allows, and one that it forbids.
+LEFT_OUT = {
+    "uniqueItems": ({"type": "array", "items": {"enum": [1]}, "uniqueItems": True}, "#/uniqueItems", "[1, 1]", "[2]"),
+    "format": ({"type": "object", "properties": {"a/b": {"type": "string", "format": "phone", "maxLength": 2}},
+                "required": ["a/b"]}, "#/properties/a~1b/format", '{"a/b": "+1"}', '{"a/b": "+12"}'),
+    "not": ({"type": "string", "not": {"const": "a"}}, "#/not", '"a"', "1"),
+    "if": ({"type": "string", "if": {"const": "a"}, "then": False, "else": False}, "#/else, #/if, #/then", '"a"', "1"),
+    "contains": ({"type": "array", "items": {"enum": [1]}, "contains": {"const": 2}, "minContains": 2},
+                 "#/contains, #/minContains", "[1]", "[2]"),
+    "propertyNames": ({"type": "object", "propertyNames": {"maxLength": 1}}, "#/propertyNames", '{"ab": 1}', "[]"),
+    "dependentRequired": ({"type": "object", "dependentRequired": {"a": ["b"]}}, "#/dependentRequired", '{"a": 1}', "[]"),
+    "unevaluatedProperties": ({"type": "object", "unevaluatedProperties": False}, "#/unevaluatedProperties", '{"a": 1}', "[]"),
+    "look-around": ({"type": "string", "pattern": "^(?=a)"}, "#/pattern", '"b"', "1"),
+    "number of properties": (
+        {"anyOf": [{"type": "object", "minProperties": 2, "properties": {"a": {}}},
+                   {"type": "object", "properties": {"b": {}}, "required": ["b"], "maxProperties": 1}]},
+        "#/anyOf/0/minProperties", '{"a": 1}', "[]"),
+    "overlapping oneOf": (
+        {"type": "object", "required": ["a", "b"], "properties": {
+            "a": {"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]},
+            "b": {"oneOf": [{"type": "string"}, {"type": "null"}]}}},
+        "#/properties/a/oneOf", '{"a": "a", "b": null}', '{"a": 1'),
+    "behind a reference": ({"$ref": "#/components/x", "components": {"x": {"type": "array", "uniqueItems": True}}},
+                           "#/components/x/uniqueItems", "[1, 1]", "{}"),
+    "64-bit bounds": ({"type": "integer", "minimum": -(2**63), "multipleOf": 5}, "#/minimum", "-5", "4,"),
+    "another dialect": ({"$schema": "https://example.org/own", "type": "null"}, "#/$schema", "null", "1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_keyword_that_cannot_be_enforced_is_named_once_and_all_else_is_enforced(vocab, caplog, name):
+    schema, where, fits, does_not = LEFT_OUT[name]
+    check_structure(json_schema(schema))
+    assert not caplog.messages
+    constraint = GrammarConstraint(json_schema(schema), vocab)
+    (message,) = caplog.messages
+    named = re.fullmatch(r"the JSON schema: (.*) cannot be enforced and is left out, all else holds", message)
+    assert named
+    assert sorted(named[1].split(", ")) == where.split(", ")
+    fitting, other = (vocab.tokenize(text, adds_special=False, parses_special=False) for text in (fits, does_not))
+    assert constraint.n_allowed([], fitting) == len(fitting)
+    assert constraint.is_complete(fitting)
+    assert constraint.n_allowed([], other) < len(other)
+
+
+@pytest.mark.parametrize("schema", [
+    {"type": "array", "uniqueItems": False}, {"type": "string", "deprecated": True}, {"type": "string", "$dynamicAnchor": "a"},
+    {"enum": [{"uniqueItems": True}], "default": {"not": 1}, "type": "object"},
+    {"type": "object", "properties": {"not": {"type": "string"}, "uniqueItems": {"const": {"format": "x"}}}},
+    {"oneOf": [{"type": "string"}, {"type": "null"}]},
+])  # fmt: skip
+def test_what_forbids_nothing_or_is_no_keyword_is_not_warned_about(vocab, caplog, schema):
+    GrammarConstraint(json_schema(schema), vocab)
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("regex", [r"[^\s\S]", "(a{0})?"])

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from specllm.runtime.schema import guesses
+from specllm.runtime.schema_finite import Finite
 
 TEXT = {"type": "string"}
 OPEN = {"type": "object", "properties": {"a": TEXT, "b": TEXT}, "required": ["b"]}
@@ -50,3 +51,34 @@ def test_the_order_of_properties_stays():
     (guess, _) = guesses('{"properties": {"b": {}, "a": {"properties": {"z": {}, "y": {}}}}}')
     assert json.loads(guess)["required"] == ["b", "a"]
     assert json.loads(guess)["properties"]["a"]["required"] == ["z", "y"]
+
+
+NODE = {"type": "object", "properties": {"value": {"type": "integer"}, "next": {"$ref": "#"}}, "required": ["value"]}
+
+
+@pytest.mark.parametrize("schema", [
+    NODE,
+    {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}, "x": {}}, "$defs": {
+        "b": {"type": "object", "properties": {"c": {"$ref": "#"}, "y": {}}}}},
+    {"type": "object", "properties": {"left": {"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "right": {"$ref": "#"}}},
+    {"type": "array", "items": {"$ref": "#/definitions/n"}, "minItems": 1, "definitions": {
+        "n": {"type": "object", "properties": {"n": {"type": "object", "properties": {"m": {"$ref": "#/definitions/n"}}}}}}},
+])  # fmt: skip
+def test_a_guess_is_finite_where_an_object_may_hold_its_own_kind(schema):
+    """All properties but those: else the keys would be guessed for ever."""
+    for guess in map(json.loads, guesses(json.dumps(schema))):
+        assert Finite(guess).fits(guess) == [True]
+
+
+def test_what_would_not_go_on_for_ever_is_still_guessed():
+    (guess,) = guesses(json.dumps(NODE))
+    assert json.loads(guess)["required"] == ["value"]
+    optional = {**NODE, "properties": {**NODE["properties"], "other": {"type": "boolean"}}}
+    assert json.loads(guesses(json.dumps(optional))[0])["required"] == ["value", "other"]
+
+
+def test_a_value_as_deep_as_allowed_is_guessed_about():
+    inner: dict[str, object] = {"type": "null"}
+    for _ in range(60):
+        inner = {"type": "object", "properties": {"a": inner}}
+    assert len(guesses(json.dumps(inner))) == 2

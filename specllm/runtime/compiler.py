@@ -1,0 +1,70 @@
+"""llguidance's compiler, kept from ending the process.
+
+It recurses, so a deep grammar would overflow the stack, which is half a megabyte in some threads: it runs in a thread with
+enough of it, and grammars deeper than that are refused before. And what it takes for impossible is a Rust panic.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TypeVar
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+T = TypeVar("T")
+
+# Levels of nesting, references included. 8 MiB were enough for 500 levels of a JSON schema and not for 1,000 (llguidance 1.9.1,
+# the most greedy input found), so this is 16 times as much stack as needed.
+MOST_LEVELS = 250
+_STACK_BYTES = 64 * 2**20
+# Characters. A large schema has 100 kB; what is far beyond compiles for minutes.
+MOST_CHARACTERS = 2_000_000
+
+
+def fault(source: str) -> str | None:
+    """Why this grammar (in llguidance's own form) cannot be compiled; None where it can."""
+    is_error, messages = _in_deep_stack(lambda: LLMatcher.validate_grammar_with_warnings(source, limits=_limits()))
+    return str(messages[0]) if is_error else None
+
+
+def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
+    """A matcher, which may be in error."""
+    return _in_deep_stack(lambda: LLMatcher(tokenizer, source, log_level=0, limits=_limits()))
+
+
+def is_empty(lark: str) -> bool:
+    """Whether no text fits a grammar of one lexeme; False where it is too large to know."""
+    matcher = compiled(_bytes(), LLMatcher.grammar_from_lark(lark))
+    if matcher.is_error() or any(matcher.compute_bitmask()):
+        return False
+    return "NoExtension" in matcher.get_error()
+
+
+@lru_cache(maxsize=1)
+def _bytes() -> LLTokenizer:
+    """A vocabulary that has a token for each byte."""
+    return LLTokenizer("byte")
+
+
+def _limits() -> LLParserLimits:
+    return LLParserLimits(verbose_errors=False)
+
+
+def _in_deep_stack(question: Callable[[], T]) -> T:
+    """Its result. Raises ValueError for a panic."""
+    usual = threading.stack_size(_STACK_BYTES)
+    try:
+        pool = ThreadPoolExecutor(1)
+        result = pool.submit(question)  # starts the thread
+    finally:
+        threading.stack_size(usual)
+    with pool:
+        try:
+            return result.result()
+        except BaseException as error:  # a panic is no Exception
+            if type(error).__name__ == "PanicException":
+                raise ValueError(f"llguidance failed ({error})") from None
+            raise
