@@ -5,8 +5,14 @@ namespace specllm {
 namespace {
 
 struct V256Vnni : V256 {
-    static SPECLLM_INLINE I dpbusd(I acc, I u8, I s8) { return _mm256_dpbusd_avx_epi32(acc, u8, s8); }
-    static SPECLLM_INLINE I dpwssd(I acc, I a, I b) { return _mm256_dpwssd_avx_epi32(acc, a, b); }
+    static SPECLLM_INLINE I dpbusd(I acc, I u8, const int8_t * s8) {
+        __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(u8), "x"(broadcast32(s8)));
+        return acc;
+    }
+    static SPECLLM_INLINE I dpwssd(I acc, I a, I b) {  // see avx512_vnni.cpp
+        __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b));
+        return acc;
+    }
 };
 
 }  // namespace

@@ -82,7 +82,7 @@ struct MaddDots : Vector {
     static SPECLLM_INLINE I sum16(const I * w, const int8_t * a) { return add16(sum8(w, a), sum8(w + 2, a + 8)); }
 };
 
-// With VNNI: dpbusd adds four products u8 * s8 to a 32-bit lane, dpwssd two products of 16-bit numbers. A sum that fits 16
+// With VNNI (Vector::dpbusd broadcasts its four activations from memory): dpbusd adds four products u8 * s8 to a 32-bit lane, dpwssd two products of 16-bit numbers. A sum that fits 16
 // bits is scaled by one dpwssd: the lane's low half times the scale, its high half (the sign) times 0.
 template <class Vector>
 struct VnniDots : Vector {
@@ -133,7 +133,7 @@ struct VnniDots : Vector {
 
   private:
     static SPECLLM_INLINE I sum8(I acc, const I * w, const int8_t * a) {
-        return dpbusd(dpbusd(acc, w[0], broadcast32(a)), w[1], broadcast32(a + 4));
+        return dpbusd(dpbusd(acc, w[0], a), w[1], a + 4);
     }
     static SPECLLM_INLINE I sum16(I acc, const I * w, const int8_t * a) { return sum8(sum8(acc, w, a), w + 2, a + 8); }
 };

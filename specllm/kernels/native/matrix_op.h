@@ -1,0 +1,82 @@
+// MUL_MAT on packed weights: activations are made int8 blocks by all threads, then each takes groups of rows.
+#pragma once
+#include "ggml_private.h"
+#include "matrix.h"
+
+namespace specllm {
+namespace {
+
+class MatrixRun {
+  public:
+    MatrixRun(const TypeKernels & kernels, const Ggml & ggml, ComputeParams * params, ggml_tensor * op)
+        : ggml(ggml), params(params), op(op), x(op->src[1]), m{&kernels, op->src[0]->ne[1], op->src[0]->ne[0] / kernels.block_columns},
+          n_columns(x->ne[1] * x->ne[2] * x->ne[3]), activations((char *)(((uintptr_t)params->wdata + 63) & ~(uintptr_t)63)) {}
+
+    static size_t work_bytes(const TypeKernels & kernels, const ggml_tensor * op) {
+        const ggml_tensor * x = op->src[1];
+        return (size_t)(x->ne[0] / kernels.block_columns) * (x->ne[1] * x->ne[2] * x->ne[3]) * kernels.activation_bytes + 64;
+    }
+
+    void run() {
+        quantize();
+        if (params->ith == 0) ggml.chunk_set(params->threadpool, params->nth);
+        ggml.barrier(params->threadpool);
+        const int64_t step = groups_at_once(), n = (m.n_groups() + step - 1) / step;
+        for (int64_t i = params->ith; i < n; i = ggml.chunk_add(params->threadpool, 1)) {
+            const int64_t begin = i * step, end = begin + step < m.n_groups() ? begin + step : m.n_groups();
+            multiply(begin, end);
+        }
+    }
+
+  private:
+    // Columns are numbered through all three outer dimensions.
+    int64_t offset(const ggml_tensor * t, int64_t column) const {
+        const int64_t n1 = x->ne[1], n2 = x->ne[2];
+        return column % n1 * t->nb[1] + column / n1 % n2 * t->nb[2] + column / (n1 * n2) * t->nb[3];
+    }
+
+    // All blocks of all columns, in equal shares
+    void quantize() const {
+        const int64_t all = n_columns * m.n_blocks;
+        int64_t at = all * params->ith / params->nth;
+        const int64_t end = all * (params->ith + 1) / params->nth;
+        while (at < end) {
+            const int64_t column = at / m.n_blocks, block = at % m.n_blocks;
+            const int64_t n = m.n_blocks - block < end - at ? m.n_blocks - block : end - at;
+            size_t step;
+            char * out = activation_column(m, activations, column, n_columns, &step);
+            const float * from = (const float *)((const char *)x->data + offset(x, column)) + block * m.kernels->block_columns;
+            m.kernels->quantize(from, (int)n, out + block * step, step);
+            at += n;
+        }
+    }
+
+    // Small enough that the threads end together, and that several tiles of columns find the rows in the second-level cache.
+    int64_t groups_at_once() const {
+        const int64_t cache = (n_columns > MAX_WIDTH ? 256 : 1024) * 1024 / (int64_t)m.group_bytes();
+        int64_t step = (m.n_groups() + params->nth * 8 - 1) / (params->nth * 8);
+        if (step > cache) step = cache;
+        return step < 1 ? 1 : step;
+    }
+
+    void multiply(int64_t begin, int64_t end) const {
+        for (int64_t column = 0; column < n_columns; column += MAX_WIDTH) {
+            const int width = n_columns - column < MAX_WIDTH ? (int)(n_columns - column) : MAX_WIDTH;
+            float * out[MAX_WIDTH];
+            for (int c = 0; c < width; c++) out[c] = (float *)((char *)op->data + offset(op, column + c));
+            const char * tile = activations + m.kernels->activation_bytes * m.n_blocks * column;
+            multiply_tile(m, (const uint8_t *)op->src[0]->data, begin, end, tile, width, out);
+        }
+    }
+
+    const Ggml & ggml;
+    ComputeParams * params;
+    ggml_tensor * op;
+    const ggml_tensor * x;
+    Packed m;
+    int64_t n_columns;
+    char * activations;
+};
+
+}  // namespace
+}  // namespace specllm
