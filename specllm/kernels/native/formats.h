@@ -103,7 +103,7 @@ struct TypeKernels {
     int run;                      // blocks of a strip that lie in a row (matrix.h)
     Packer pack;
     Quantizer quantize;
-    GroupKernel multiply[MAX_WIDTH + 1];  // by width; [0] is unused
+    GroupKernel multiply[MAX_WIDTH + 1];  // by width; null where there is none (matrix.h)
 };
 
 // A part of the attention of one KV head: `n_rows` query rows against the cells `begin` to `end` of one chunk. Every pointer

@@ -68,9 +68,8 @@ const TypeKernels kernels_of = {
     T::pack,
     QuantizeBlocks<T, typename T::Activation>::run,
     {nullptr, multiply<T, Dots, 1>, multiply<T, Dots, 2>, multiply<T, Dots, 3>, multiply<T, Dots, 4>, multiply<T, Dots, 5>,
-     multiply<T, Dots, 6>, multiply<T, Dots, 7>, multiply<T, Dots, 8>, multiply<T, Dots, 9>, multiply<T, Dots, 10>,
-     multiply<T, Dots, 11>, multiply<T, Dots, 12>, multiply<T, Dots, 13>, multiply<T, Dots, 14>, multiply<T, Dots, 15>,
-     multiply<T, Dots, 16>},
+     multiply<T, Dots, 6>, nullptr, multiply<T, Dots, 8>, nullptr, nullptr, nullptr, multiply<T, Dots, 12>, nullptr, nullptr,
+     nullptr, multiply<T, Dots, 16>},
 };
 
 template <class Dots>

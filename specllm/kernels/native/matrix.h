@@ -43,17 +43,30 @@ inline void pack_matrix(const Packed & m, const uint8_t * src, uint8_t * out) {
     }
 }
 
-// Where column `column` of `n` begins in the activations: tiles of MAX_WIDTH columns, each [block][column of the tile].
-// `step` is the distance between two blocks of that column.
+// Columns are multiplied in tiles of up to MAX_WIDTH. There are kernels for nine widths; another one is two tiles.
+struct Tile {
+    int64_t begin;
+    int width;
+};
+
+inline Tile tile_at(int64_t column, int64_t n) {
+    static const int8_t first[MAX_WIDTH + 1] = {0, 1, 2, 3, 4, 5, 6, 4, 8, 5, 6, 6, 12, 8, 8, 12, 16};
+    const int64_t begin = column / MAX_WIDTH * MAX_WIDTH;
+    const int left = n - begin < MAX_WIDTH ? (int)(n - begin) : MAX_WIDTH;
+    const int width = first[left];
+    return column < begin + width ? Tile{begin, width} : Tile{begin + width, left - width};
+}
+
+// Where the blocks of a column begin in the activations, tile after tile, each [block][column of the tile]. `step` is the
+// distance between two blocks.
 inline char * activation_column(const Packed & m, void * activations, int64_t column, int64_t n, size_t * step) {
-    const int64_t tile = column / MAX_WIDTH * MAX_WIDTH;
-    const int64_t width = n - tile < MAX_WIDTH ? n - tile : MAX_WIDTH;
-    *step = (size_t)m.kernels->activation_bytes * width;
-    return (char *)activations + m.kernels->activation_bytes * (tile * m.n_blocks + (column - tile));
+    const Tile tile = tile_at(column, n);
+    *step = (size_t)m.kernels->activation_bytes * tile.width;
+    return (char *)activations + m.kernels->activation_bytes * (tile.begin * m.n_blocks + (column - tile.begin));
 }
 
 // Multiplies groups `begin` to `end` with a tile of `width` columns. Column c of the result begins at columns[c].
-inline void multiply_tile(const Packed & m, const uint8_t * weights, int64_t begin, int64_t end, const void * tile, int width,
+inline void multiply_tile(const Packed & m, const uint8_t * weights, int64_t begin, int64_t end, const void * activations, int width,
                           float * const * columns) {
     bool is_even = true;  // all columns are equally far apart, so that the kernel can write them itself
     const ptrdiff_t stride = width > 1 ? columns[1] - columns[0] : 0;
@@ -63,11 +76,11 @@ inline void multiply_tile(const Packed & m, const uint8_t * weights, int64_t beg
         const int64_t row = group * GROUP * STRIP;
         const uint8_t * w = weights + group * m.group_bytes();
         if (is_even && stride >= 0 && row + n_strips * STRIP <= m.rows) {
-            m.kernels->multiply[width](w, tile, (int)m.n_blocks, n_strips, columns[0] + row, (size_t)stride);
+            m.kernels->multiply[width](w, activations, (int)m.n_blocks, n_strips, columns[0] + row, (size_t)stride);
             continue;
         }
         float out[MAX_WIDTH][GROUP * STRIP];
-        m.kernels->multiply[width](w, tile, (int)m.n_blocks, n_strips, out[0], GROUP * STRIP);
+        m.kernels->multiply[width](w, activations, (int)m.n_blocks, n_strips, out[0], GROUP * STRIP);
         const int64_t n = m.rows - row < n_strips * STRIP ? m.rows - row : n_strips * STRIP;
         for (int c = 0; c < width; c++) memcpy(columns[c] + row, out[c], n * sizeof(float));
     }

@@ -60,12 +60,12 @@ class MatrixRun {
     }
 
     void multiply(int64_t begin, int64_t end) const {
-        for (int64_t column = 0; column < n_columns; column += MAX_WIDTH) {
-            const int width = n_columns - column < MAX_WIDTH ? (int)(n_columns - column) : MAX_WIDTH;
+        for (Tile tile = tile_at(0, n_columns);; tile = tile_at(tile.begin + tile.width, n_columns)) {
             float * out[MAX_WIDTH];
-            for (int c = 0; c < width; c++) out[c] = (float *)((char *)op->data + offset(op, column + c));
-            const char * tile = activations + m.kernels->activation_bytes * m.n_blocks * column;
-            multiply_tile(m, (const uint8_t *)op->src[0]->data, begin, end, tile, width, out);
+            for (int c = 0; c < tile.width; c++) out[c] = (float *)((char *)op->data + offset(op, tile.begin + c));
+            const char * blocks = activations + m.kernels->activation_bytes * m.n_blocks * tile.begin;
+            multiply_tile(m, (const uint8_t *)op->src[0]->data, begin, end, blocks, tile.width, out);
+            if (tile.begin + tile.width >= n_columns) break;
         }
     }
 
