@@ -20,7 +20,8 @@ ROOMS = {  # room -> the rooms it may use
     "app": {"app", "models", "drafters", "runtime", "decoding"} | GROUND,
     "models": {"models"} | GROUND,
     "drafters": {"drafters", "decoding"} | GROUND,
-    "runtime": {"runtime", "decoding"} | GROUND,
+    "runtime": {"runtime", "kernels", "decoding"} | GROUND,
+    "kernels": {"kernels"} | GROUND,
     "decoding": {"decoding"} | GROUND,
     "config": {"errors"},
     "errors": set(),
@@ -36,13 +37,13 @@ FENCED = {  # library -> the only places that may import it
     "llguidance": ("runtime/grammar.py", "runtime/compiler.py"),
     "huggingface_hub": ("models/hub.py",),
     "pathspec": ("app/store/files.py",),
-    "platformdirs": ("models/store.py", "app/calibration.py", "app/state.py", "app/store/stores.py"),
+    "platformdirs": ("models/store.py", "app/calibration.py", "app/state.py", "app/store/stores.py", "kernels/loader.py"),
     "jinja2": ("app/chat/sandbox.py",),
     "matplotlib": ("ui/charts.py",),
     "jsonschema": ("app/bench/validation.py",),
     "jsonschema_specifications": ("app/bench/validation.py",),
     "referencing": ("app/bench/validation.py",),
-    "numpy": ("decoding/", "drafters/", "runtime/"),
+    "numpy": ("decoding/", "drafters/", "runtime/", "kernels/selftest.py"),
 }
 
 MAX_LINES = 350

@@ -82,6 +82,7 @@ class Identity:
                 "features": sorted(build.features),
                 "compiler": build.compiler,
                 "kernels_bytes": build.kernels_bytes,
+                "kernels": build.kernels.name,
                 "devices": [
                     [device.name, device.description, device.total_bytes if device.is_gpu else 0]
                     for device in build.devices

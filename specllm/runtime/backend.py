@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from specllm.errors import BackendError
-from specllm.runtime import log, smoke
+from specllm.kernels.loader import Kernels
+from specllm.runtime import kernels, log, smoke
 from specllm.runtime.build_flags import BACKENDS, default_backend, read_build_record
 from specllm.runtime.machine import available_memory_bytes, physical_cores
 from specllm.runtime.rebuild import installed_version
@@ -49,6 +50,7 @@ class BackendInfo:
     features: frozenset[str]  # what is switched on in it: AVX2, AVX512, OPENMP, ..
     compiler: str  # as "clang 22.1.8"; empty where whoever built it wrote nothing down
     cpu: str  # the x86-64 level that SPECLLM_CPU asked for; empty: this processor
+    kernels: Kernels  # specllm's own, or why they do not compute
     kernels_bytes: int  # size of the library with the processor's kernels: tells builds apart that wrote nothing down
     devices: tuple[Device, ...]
     can_offload: bool  # llama_supports_gpu_offload
@@ -81,6 +83,7 @@ def inspect_backend() -> BackendInfo:
         features=parse_features(system_info),
         compiler=record.get("compiler", ""),
         cpu=record.get("cpu", ""),
+        kernels=kernels.put_in_place(),
         kernels_bytes=sum(file.stat().st_size for file in folder.glob("*ggml-cpu*") if not file.is_symlink()),
         devices=_devices(llama_cpp.llama_cpp._lib),
         can_offload=bool(llama_cpp.llama_supports_gpu_offload()),

@@ -19,7 +19,7 @@ from specllm.config import ContextConfig
 from specllm.decoding.protocols import Logits, Token
 from specllm.decoding.rollback_trial import N_TRIAL_TOKENS, try_rollback
 from specllm.errors import BackendError, BadModelFile, ContextFull, OutOfMemory
-from specllm.runtime import interrupt, log, threadpool
+from specllm.runtime import interrupt, kernels, log, threadpool
 from specllm.runtime.machine import physical_cores
 from specllm.runtime.memory import SEQUENCE, Replay, Rollback, RollbackKind, Snapshot, States, Trim
 from specllm.runtime.memory_estimate import n_kept_states
@@ -61,6 +61,7 @@ class Weights:
                  is_vocab_only: bool = False) -> None:  # fmt: skip
         log.install()
         llama_cpp.llama_backend_init()
+        kernels.put_in_place()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
         params.load_mode = _LOAD_MODES[use_mmap, use_mlock]

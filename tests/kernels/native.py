@@ -69,7 +69,12 @@ class Cache:
     values: Bytes
 
     def attend(
-        self, function: object, first: tuple[int, ...], queries: Floats, masks: npt.NDArray[np.float16] | None, scale: float
+        self,
+        function: object,
+        first: tuple[int, ...],
+        queries: Floats,
+        masks: npt.NDArray[np.float16] | None,
+        scale: float,
     ) -> Floats:
         n_rows, size = queries.shape
         out = np.full_like(queries, -12345)
@@ -88,7 +93,13 @@ def load(path: Path) -> list[Kernels]:
     library = ctypes.CDLL(str(path))
     library.specllm_set_name.restype = ctypes.c_char_p
     library.specllm_packed_bytes.restype = ctypes.c_size_t
-    for name in ("specllm_pack", "specllm_multiply", "specllm_attend", "specllm_reference_attend", "specllm_reference_multiply"):
+    for name in (
+        "specllm_pack",
+        "specllm_multiply",
+        "specllm_attend",
+        "specllm_reference_attend",
+        "specllm_reference_multiply",
+    ):
         getattr(library, name).restype = None
     sets = []
     while name := library.specllm_set_name(len(sets)):

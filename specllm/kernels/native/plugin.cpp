@@ -276,5 +276,11 @@ EXPORT const char * specllm_install(const char * cpu_path, const char * base_pat
 // The name of the instruction set in use; null before specllm_install().
 EXPORT const char * specllm_installed_set() { return is_installed ? set->name : nullptr; }
 
+// The type of the buffers that hold packed weights.
+EXPORT void * specllm_buffer_type() { return &buffer_type; }
+
+// Which sources this was compiled from.
+EXPORT const char * specllm_sources() { return SPECLLM_SOURCES; }
+
 // Memory that packed weights take now.
 EXPORT size_t specllm_packed_total() { return n_packed_bytes; }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specllm.app.doctor.diagnosis import Check
 from specllm.app.doctor.use_case import diagnose
+from specllm.kernels.loader import Kernels
 from specllm.runtime.backend import BackendInfo, Device
 from specllm.ui.doctor import Terminal
 
@@ -21,6 +22,7 @@ PLAIN_BUILD = BackendInfo(
     features=frozenset({"AVX", "AVX2"}),
     compiler="clang 22.1.8",
     cpu="",
+    kernels=Kernels(),
     kernels_bytes=1_000_000,
     devices=(Device("CPU", "a processor", "cpu", 4 * GIB, 8 * GIB),),
     can_offload=False,

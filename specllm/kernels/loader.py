@@ -1,0 +1,175 @@
+"""Puts the kernels into ggml's libraries, once per process and before the first model is loaded, or says why not.
+
+`SPECLLM_KERNELS`: `auto` (they are used where they are built and pass their test), `on` (an error where they are not used),
+`off`. `SPECLLM_KERNELS_SET` names one instruction set instead of the fastest, for tests and measurements.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from specllm.errors import BackendError, ConfigError
+from specllm.kernels import build
+
+LOGGER = logging.getLogger("specllm.kernels")
+MODE_VARIABLE, SET_VARIABLE = "SPECLLM_KERNELS", "SPECLLM_KERNELS_SET"
+MODES = ("auto", "on", "off")
+TEST_TIMEOUT_S = 120.0  # it takes half a second; on a machine that is busy with other things longer
+HINT = "compile them with `python -m specllm.kernels.build`, or run without them: SPECLLM_KERNELS=off"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What computes in this process."""
+
+    instruction_set: str = ""  # empty: ggml's own kernels
+    digest: str = ""  # of the kernels' sources
+    reason: str = ""  # why ggml's own kernels compute
+    is_expected: bool = False  # nothing is wrong: they were never there
+
+    @property
+    def name(self) -> str:
+        """Tells apart what computes differently or at another speed; empty for ggml's own kernels."""
+        return f"{self.instruction_set} {self.digest}" if self.instruction_set else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """ggml's libraries in the folder of llama-cpp-python."""
+
+    cpu: Path
+    base: Path
+
+    @classmethod
+    def find(cls, folder: Path) -> Libraries | None:
+        cpu, base = folder / "libggml-cpu.so.0", folder / "libggml-base.so.0"
+        return cls(cpu, base) if cpu.exists() and base.exists() else None
+
+
+def install(folder: Path, library: Path = build.LIBRARY) -> Kernels:
+    """Has the process compute with the kernels, if it may and can. `folder` holds ggml's libraries, already loaded.
+
+    Raises ConfigError for a mode that does not exist, and BackendError where the mode is `on` and something is in the way.
+    """
+    mode = os.environ.get(MODE_VARIABLE) or "auto"
+    if mode not in MODES:
+        raise ConfigError(f"{MODE_VARIABLE}={mode} is no mode", f"use one of {', '.join(MODES)}")
+    if mode == "off":
+        return Kernels(reason=f"{MODE_VARIABLE} is off", is_expected=True)
+    kernels = _try_install(folder, library, os.environ.get(SET_VARIABLE, ""))
+    if not kernels.instruction_set:
+        if mode == "on":
+            raise BackendError(f"specllm's kernels are not used: {kernels.reason}", HINT)
+        level = logging.DEBUG if kernels.is_expected else logging.WARNING
+        LOGGER.log(level, "ggml's own kernels compute: %s", kernels.reason)
+    return kernels
+
+
+def _try_install(folder: Path, library: Path, instruction_set: str) -> Kernels:
+    if not build.IS_SUPPORTED:
+        return Kernels(reason="specllm's are for x86-64 Linux", is_expected=True)
+    if not library.is_file():
+        return Kernels(reason="specllm's are not compiled", is_expected=True)
+    libraries = Libraries.find(folder)
+    if libraries is None:
+        return Kernels(reason="ggml's CPU library is not a library of its own here", is_expected=True)
+    try:
+        native = load(library)
+    except (OSError, AttributeError) as error:
+        return Kernels(reason=f"specllm's do not load: {error}")
+    digest = native.specllm_sources().decode()
+    if digest != build.sources_digest():
+        return Kernels(reason="specllm's were compiled from other sources")
+    if complaint := test_once(libraries, library, instruction_set):
+        return Kernels(reason=f"specllm's failed their test: {complaint}")
+    if complaint := put_in_place(native, libraries, instruction_set):
+        return Kernels(reason=complaint)
+    return Kernels(native.specllm_installed_set().decode(), digest)
+
+
+def load(library: Path) -> ctypes.CDLL:
+    """The library of kernels; raises OSError or AttributeError where it is not one."""
+    native = ctypes.CDLL(str(library))
+    native.specllm_install.restype = native.specllm_installed_set.restype = native.specllm_sources.restype = (
+        ctypes.c_char_p
+    )
+    native.specllm_install.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_bool]
+    native.specllm_packed_total.restype = ctypes.c_size_t
+    native.specllm_buffer_type.restype = ctypes.c_void_p
+    return native
+
+
+def put_in_place(native: ctypes.CDLL, libraries: Libraries, instruction_set: str) -> str:
+    """Installs them; what is in the way, or nothing."""
+    complaint = native.specllm_install(
+        os.fsencode(libraries.cpu), os.fsencode(libraries.base), instruction_set.encode(), True
+    )
+    return complaint.decode(errors="replace") if complaint else ""
+
+
+def test_once(libraries: Libraries, library: Path, instruction_set: str) -> str:
+    """What the self-test has against these files, or nothing; remembered as long as they stay as they are."""
+    note = _note_file(libraries, library, instruction_set)
+    try:
+        return str(json.loads(note.read_text(encoding="utf-8"))["complaint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    complaint = run_test(libraries, library, instruction_set)
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        draft = note.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps({"complaint": complaint}), encoding="utf-8")
+        draft.replace(note)
+    except OSError as error:
+        LOGGER.debug("the result of the kernels' test is not kept: %s", error)
+    return complaint
+
+
+def run_test(libraries: Libraries, library: Path, instruction_set: str) -> str:
+    """What the self-test says in a child process, which may crash: nothing where all is well."""
+    command = [sys.executable, "-P", "-m", "specllm.kernels.selftest", libraries.cpu.parent, library, instruction_set]
+    try:
+        child = subprocess.run(
+            [str(word) for word in command], capture_output=True, stdin=subprocess.DEVNULL, timeout=TEST_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {TEST_TIMEOUT_S:.0f} s"
+    except OSError as error:
+        return f"it could not be started: {error}"
+    if child.returncode < 0:
+        known = {number.value: number.name for number in signal.Signals}
+        return f"it crashed: {known.get(-child.returncode, f'signal {-child.returncode}')}"
+    if child.returncode:
+        lines = child.stderr.decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit code {child.returncode}"
+    return ""
+
+
+def _note_file(libraries: Libraries, library: Path, instruction_set: str) -> Path:
+    chosen = os.environ.get("SPECLLM_CACHE_DIR")
+    cache = Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("specllm", appauthor=False))
+    facts = [instruction_set, _processor()]
+    for file in (libraries.cpu, libraries.base, library):
+        stat = file.resolve().stat()
+        facts += [str(file), str(stat.st_size), str(stat.st_mtime_ns)]
+    return cache / "kernels" / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.json"
+
+
+def _processor() -> str:
+    """The extensions that Linux reports: a home folder may be shared by machines."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return next((line for line in text.splitlines() if line.startswith("flags")), "")

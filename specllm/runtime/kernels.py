@@ -1,0 +1,17 @@
+"""Whether specllm's own kernels compute in this process; decided before the first model is loaded."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from specllm.kernels import loader
+from specllm.kernels.loader import Kernels
+
+
+@cache
+def put_in_place() -> Kernels:
+    """What computes from here on; later calls give the same answer. Raises as `loader.install` does."""
+    import llama_cpp
+
+    return loader.install(Path(llama_cpp.llama_cpp._lib._name).parent)

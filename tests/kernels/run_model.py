@@ -1,0 +1,48 @@
+"""A child process of test_models.py: `python -m tests.kernels.run_model MODEL OUT`.
+
+Forwards the same tokens in blocks of several widths, with one thread and with two, behind prefixes of several lengths, and
+writes the logits: an array (prefixes, threads, widths, ROWS, n_vocab).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from specllm.config import ContextConfig
+from specllm.runtime.kernels import put_in_place
+from specllm.runtime.llama import LlamaModel, Weights
+
+WIDTHS = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16)
+THREADS = (1, 2)
+PREFIXES = (1, 70, 300)  # 300: the rows see cells of two chunks
+ROWS = 16
+
+
+def main() -> None:
+    model, out, expected = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    weights = Weights(model)
+    assert put_in_place().instruction_set == expected, put_in_place()
+    tokens = [5 + (7 * i * i) % 250 for i in range(max(PREFIXES) + ROWS)]
+    readings = []
+    for threads in THREADS:
+        language_model = LlamaModel(weights, ContextConfig(n_ctx=512, threads=threads))
+        for prefix in PREFIXES:
+            language_model.rollback(0)
+            language_model.forward(tokens[:prefix], logits="none")
+            for width in WIDTHS:
+                rows = [
+                    language_model.forward(tokens[prefix + i : prefix + min(i + width, ROWS)]).copy()
+                    for i in range(0, ROWS, width)
+                ]
+                readings.append(np.concatenate(rows))
+                language_model.rollback(prefix)
+        language_model.close()
+    shape = (len(THREADS), len(PREFIXES), len(WIDTHS), ROWS, -1)
+    np.save(out, np.stack(readings).reshape(shape).swapaxes(0, 1))
+
+
+if __name__ == "__main__":
+    main()
