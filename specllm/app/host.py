@@ -43,6 +43,7 @@ def describe_build() -> dict[str, object]:
             "features": sorted(info.features),
             "compiler": info.compiler or None,
             "cpu": info.cpu or None,
+            "kernels": info.kernels.name or None,
             "devices": [device.description or device.name for device in info.devices],
         },
     }

@@ -6,7 +6,10 @@ from functools import cache
 from pathlib import Path
 
 from specllm.kernels import loader
+from specllm.kernels.loader import HINT as KERNELS_HINT
 from specllm.kernels.loader import Kernels
+
+__all__ = ["KERNELS_HINT", "put_in_place"]
 
 
 @cache

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+from pathlib import Path
+
+import llama_cpp
 import numpy as np
 import pytest
 
@@ -9,6 +13,7 @@ from tests.kernels import native
 from tests.kernels.native import Bytes, Floats, Kernels
 
 KINDS = sorted(native.TYPES)
+GGML_BASE = ctypes.CDLL(str(Path(llama_cpp.llama_cpp._lib._name).parent / "libggml-base.so.0"))
 ROWS = 52  # three strips and a part of one: a whole group and one that is not
 
 
@@ -39,6 +44,19 @@ def test_kernels_give_the_bits_of_the_reference(sets: list[Kernels], kind: str) 
     blocks = native.random_blocks(kind, ROWS, columns_of(kind), rng)
     x = rng.standard_normal((5, columns_of(kind)), dtype=np.float32)
     check(sets, kind, blocks, x)
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"f16"}))
+def test_the_reference_reads_blocks_as_ggml_does(sets: list[Kernels], kind: str) -> None:
+    """Times the unit matrix, the weights come back: 127 * (1 / 127) is 1 but for rounding."""
+    blocks = native.random_blocks(kind, 8, 256, np.random.default_rng(3))
+    expected = np.empty((8, 256), np.float32)
+    name = kind[:-1] + kind[-1].upper() if kind.endswith("_k") else kind
+    function = GGML_BASE[f"dequantize_row_{name}"]
+    function.restype = None
+    function(native.pointer(blocks), native.pointer(expected), native.i64(expected.size))
+    got = native.reference_multiply(sets[0].library, kind, blocks, np.eye(256, dtype=np.float32), 8)
+    assert np.allclose(got.T, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,6 +18,7 @@ from specllm.errors import BackendError, ConfigError
 from specllm.models.progress import NoProgress, Progress
 from specllm.models.registry import Registry
 from specllm.runtime.backend import BackendInfo, inspect_backend
+from specllm.runtime.kernels import KERNELS_HINT
 from specllm.runtime.machine import is_virtual_machine, physical_cores, unused_extensions
 from specllm.runtime.rebuild import (
     BINDING,
@@ -60,6 +61,7 @@ def diagnose(terminal: Terminal, *, is_full: bool = False, progress: Progress | 
     can_decode = False
     if info:
         yield check_build(info)
+        yield check_kernels(info)
         yield check_devices(info)
         smoke = check_smoke(info)
         can_decode = smoke.status == "ok"
@@ -126,6 +128,15 @@ def check_build(info: BackendInfo) -> Check:
     if not info.cpu and (unused := unused_extensions(info.features)):
         return Check("llama.cpp", "warn", f"{fact}; the processor also has {listed(unused)}", rebuild)
     return Check("llama.cpp", "ok", fact)
+
+
+def check_kernels(info: BackendInfo) -> Check:
+    """Whose matrix kernels compute; without specllm's own, equal logits at every width are not promised."""
+    kernels = info.kernels
+    if kernels.instruction_set:
+        return Check("kernels", "ok", f"specllm's own, for {kernels.instruction_set}")
+    fact = f"llama.cpp's own: {kernels.reason}"
+    return Check("kernels", "ok", fact) if kernels.is_expected else Check("kernels", "warn", fact, KERNELS_HINT)
 
 
 def check_devices(info: BackendInfo) -> Check:

@@ -15,7 +15,7 @@
 namespace specllm {
 namespace {
 
-// Bytes ahead of the block in work that are asked for from memory. 2026-12-01, Xeon (Sapphire Rapids): see NOTES.
+// How far ahead of the block in work memory is asked for, in bytes. From the prototype (Zen 3, 2026-11-30); not measured here.
 #ifndef SPECLLM_PREFETCH
 #define SPECLLM_PREFETCH 6144
 #endif

@@ -80,6 +80,7 @@ AttentionTraits * attention_traits;
 struct PackedType final : ExtraBufferType {
     bool supports_op(ggml_backend_dev_t, const ggml_tensor * op) override {
         if (op->op != GGML_OP_MUL_MAT || type_of(op->src[0]) != &buffer_type || !kernels_for(op->src[0])) return false;
+        if (op->src[0]->view_src) return false;  // a part of a packed matrix is no matrix
         const ggml_tensor * x = op->src[1];
         return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && op->type == GGML_TYPE_F32 &&
                (!x->buffer || ggml.is_host((ggml_backend_buffer_type_t)type_of(x)));

@@ -18,6 +18,7 @@ from rich.text import Text
 from specllm.app.doctor import use_case as doctor
 from specllm.app.doctor.diagnosis import Check, Diagnosis
 from specllm.errors import BackendError
+from specllm.kernels.loader import Kernels
 from specllm.ui.doctor import print_checks
 from tests.app.doctor.doctors import GPU_BUILD, PLAIN_BUILD, TERMINAL, found, install
 
@@ -187,3 +188,14 @@ def test_the_command_ends_with_3_and_one_document_when_something_fails(tmp_path:
     assert plain.returncode == 3
     assert "fail  model target" in plain.stdout
     assert plain.stderr.startswith("error: 2 checks failed: model target, memory\nhint: ")
+
+
+def test_the_kernels_that_compute_are_named_and_odd_ones_doubted() -> None:
+    own = replace(PLAIN_BUILD, kernels=Kernels("avx2", "0123"))
+    absent = replace(PLAIN_BUILD, kernels=Kernels(reason="not compiled", is_expected=True))
+    odd = replace(PLAIN_BUILD, kernels=Kernels(reason="failed their test: it crashed"))
+    checks = [doctor.check_kernels(info) for info in (own, absent, odd)]
+    assert [check.status for check in checks] == ["ok", "ok", "warn"]
+    assert "avx2" in checks[0].fact
+    assert "it crashed" in checks[2].fact
+    assert "SPECLLM_KERNELS=off" in checks[2].fix

@@ -31,7 +31,7 @@ def test_a_healthy_pair_passes_every_check(llama_gguf: Path, draft_gguf: Path) -
     install(llama_gguf, draft_gguf)
     checks = found()
     assert list(checks) == [
-        "python", "libraries", "llama.cpp", "devices", "smoke decode", "model target", "model draft", "memory", "pair",
+        "python", "libraries", "llama.cpp", "kernels", "devices", "smoke decode", "model target", "model draft", "memory", "pair",
         "target", "draft model", "rollback", "terminal",
     ]  # fmt: skip
     assert [check for check in checks.values() if check.status == "fail"] == []
