@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -120,19 +121,20 @@ def put_in_place(native: ctypes.CDLL, libraries: Libraries, instruction_set: str
 
 def test_once(libraries: Libraries, library: Path, instruction_set: str) -> str:
     """What the self-test has against these files, or nothing; remembered as long as they stay as they are."""
-    note = _note_file(libraries, library, instruction_set)
-    try:
-        return str(json.loads(note.read_text(encoding="utf-8"))["complaint"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    notes = _note_files(libraries, library, instruction_set)
+    for note in notes:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return str(json.loads(note.read_text(encoding="utf-8"))["complaint"])
     complaint = run_test(libraries, library, instruction_set)
-    try:
-        note.parent.mkdir(parents=True, exist_ok=True)
-        draft = note.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"complaint": complaint}), encoding="utf-8")
-        draft.replace(note)
-    except OSError as error:
-        LOGGER.debug("the result of the kernels' test is not kept: %s", error)
+    for note in notes:
+        try:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            draft = note.with_suffix(f".{os.getpid()}")
+            draft.write_text(json.dumps({"complaint": complaint}), encoding="utf-8")
+            draft.replace(note)
+            break
+        except OSError as error:
+            LOGGER.debug("the result of the kernels' test is not kept in %s: %s", note, error)
     return complaint
 
 
@@ -156,14 +158,16 @@ def run_test(libraries: Libraries, library: Path, instruction_set: str) -> str:
     return ""
 
 
-def _note_file(libraries: Libraries, library: Path, instruction_set: str) -> Path:
+def _note_files(libraries: Libraries, library: Path, instruction_set: str) -> list[Path]:
+    """Where the result may be kept: beside the library, and in the user's cache where that folder is not theirs."""
     chosen = os.environ.get("SPECLLM_CACHE_DIR")
     cache = Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("specllm", appauthor=False))
     facts = [instruction_set, _processor()]
     for file in (libraries.cpu, libraries.base, library):
         stat = file.resolve().stat()
         facts += [str(file), str(stat.st_size), str(stat.st_mtime_ns)]
-    return cache / "kernels" / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.json"
+    name = f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.json"
+    return [library.with_name("tested") / name, cache / "kernels" / name]
 
 
 def _processor() -> str:

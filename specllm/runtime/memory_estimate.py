@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from specllm.config import KvType
+from specllm.runtime import kernels
 from specllm.runtime.build_flags import built_extensions
 from specllm.runtime.pages import CAN_DROP_PAGES
 
@@ -43,6 +44,9 @@ FLOAT = 4  # bytes
 # file (ggml_repack_get_optimal_repack_type in ggml-cpu/repack.cpp).
 REPACKED_AVX2 = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
 REPACKED_AVX512 = REPACKED_AVX2 | {"Q2_K"}
+REPACKED_OWN = frozenset(
+    {"F16", "Q4_0", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"}
+)  # by specllm's kernels
 REPACKED_ARM = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "Q8_0"})
 
 
@@ -169,7 +173,12 @@ def split(header: Header, memory: MemoryEstimate, gpu_layers: int) -> tuple[int,
 
 
 def repacked_types_here() -> frozenset[str]:
-    """The tensor types that the llama.cpp at hand repacks."""
+    """The tensor types that are repacked in this process."""
+    return REPACKED_OWN if kernels.put_in_place().instruction_set else stock_repacked_types()
+
+
+def stock_repacked_types() -> frozenset[str]:
+    """The tensor types that the llama.cpp at hand repacks by itself."""
     if platform.machine().lower() in ("arm64", "aarch64"):
         return REPACKED_ARM
     extensions = built_extensions()

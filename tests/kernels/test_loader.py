@@ -93,18 +93,22 @@ def test_an_instruction_set_that_is_not_there_fails_the_test(library_path: Path,
     assert "instruction set" in loader.run_test(libraries, library_path, "neon")
 
 
+@pytest.mark.parametrize("is_read_only", [False, True])
 def test_the_result_of_the_test_is_kept_until_a_file_changes(
-    library_path: Path, libraries: Libraries, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    is_read_only: bool, libraries: Libraries, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SPECLLM_CACHE_DIR", str(tmp_path / "cache"))
-    copy = tmp_path / "copy.so"
-    copy.write_bytes(library_path.read_bytes())
+    library = tmp_path / "any.so"
+    library.write_bytes(b"")
+    if is_read_only:
+        (tmp_path / "tested").write_text("a file, so no folder can be made here")
     answers = iter(["bad", "good"])
     monkeypatch.setattr(loader, "run_test", lambda *arguments: next(answers))
-    assert loader.test_once(libraries, copy, "") == "bad"
-    assert loader.test_once(libraries, copy, "") == "bad"
-    os.utime(copy, ns=(1, 1))
-    assert loader.test_once(libraries, copy, "") == "good"
+    assert loader.test_once(libraries, library, "") == "bad"
+    assert loader.test_once(libraries, library, "") == "bad"
+    os.utime(library, ns=(1, 1))
+    assert loader.test_once(libraries, library, "") == "good"
+    assert (tmp_path / "cache").exists() == is_read_only
 
 
 def test_a_crash_in_the_test_is_a_reason_and_no_crash(libraries: Libraries, tmp_path: Path) -> None:

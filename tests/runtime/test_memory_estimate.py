@@ -20,7 +20,7 @@ from tests import synthetic
 
 MIB = 1 << 20
 BUFFER = re.compile(r"(KV|RS|compute) buffer size = +([\d.]+) MiB")
-REPACKED = re.compile(r"CPU_REPACK model buffer size = +([\d.]+) MiB")
+REPACKED = re.compile(r"CPU_(?:REPACK|SPECLLM) model buffer size = +([\d.]+) MiB")
 
 
 def reported(path: Path, config: ContextConfig, caplog: pytest.LogCaptureFixture) -> dict[str, float]:
@@ -146,7 +146,7 @@ def test_the_total_is_the_sum_and_counts_a_copy_once_where_its_original_is_dropp
 
 def test_what_a_processor_repacks_depends_on_its_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_estimate.platform, "machine", lambda: "arm64")
-    assert "Q8_0" in memory_estimate.repacked_types_here()
+    assert "Q8_0" in memory_estimate.stock_repacked_types()
     monkeypatch.setattr(memory_estimate.platform, "machine", lambda: "x86_64")
     cases = (
         ({"avx2"}, memory_estimate.REPACKED_AVX2),
@@ -156,7 +156,7 @@ def test_what_a_processor_repacks_depends_on_its_instructions(monkeypatch: pytes
     )
     for flags, types in cases:
         monkeypatch.setattr(memory_estimate, "built_extensions", lambda flags=flags: frozenset(flags))
-        assert memory_estimate.repacked_types_here() == types
+        assert memory_estimate.stock_repacked_types() == types
 
 
 @pytest.mark.real
