@@ -6,15 +6,23 @@ enough of it, and grammars deeper than that are refused before. And what it take
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
 T = TypeVar("T")
+
+# JSON on one line as `json.dumps` writes it: then keys and punctuation leave no choice and can be drafted, nothing is spent on
+# indentation, and no model loses itself in white space. A schema's own "x-guidance" goes before this.
+_JSON_LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 # Levels of nesting, references included. 8 MiB were enough for 500 levels of a JSON schema and not for 1,000 (llguidance 1.9.1,
 # the most greedy input found), so this is 16 times as much stack as needed.
@@ -22,6 +30,19 @@ MOST_LEVELS = 250
 _STACK_BYTES = 64 * 2**20
 # Characters. A large schema has 100 kB; what is far beyond compiles for minutes.
 MOST_CHARACTERS = 2_000_000
+
+
+def from_schema(schema: dict[str, Any]) -> str:
+    """A JSON schema in llguidance's own form. Raises ValueError for what is no JSON."""
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=_JSON_LAYOUT)
+
+
+def from_lark(lark: str) -> str:
+    return LLMatcher.grammar_from_lark(lark)
+
+
+def from_regex(regex: str) -> str:
+    return LLMatcher.grammar_from_regex(regex)
 
 
 def fault(source: str) -> str | None:
@@ -37,7 +58,7 @@ def compiled(tokenizer: LLTokenizer, source: str) -> LLMatcher:
 
 def is_empty(lark: str) -> bool:
     """Whether no text fits a grammar of one lexeme; False where it is too large to know."""
-    matcher = compiled(_bytes(), LLMatcher.grammar_from_lark(lark))
+    matcher = compiled(_bytes(), from_lark(lark))
     if matcher.is_error() or any(matcher.compute_bitmask()):
         return False
     return "NoExtension" in matcher.get_error()

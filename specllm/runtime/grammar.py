@@ -8,61 +8,30 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
-import json
 import logging
-import re
-from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import llama_cpp
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLTokenizer
 
 from specllm.config import StructureConfig
 from specllm.decoding.constraint import Mask, is_allowed
 from specllm.decoding.protocols import Token
 from specllm.errors import ConfigError, NothingAllowed
-from specllm.runtime import compiler, digits, finite, lexemes, schema
-from specllm.runtime.schema_finite import Finite
+from specllm.runtime import compiler, digits, schema
+from specllm.runtime.source import NAMES, check_structure, first_line, refusing, source_of
 from specllm.runtime.vocab import Vocab
 
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
+__all__ = ["GrammarConstraint", "check_structure"]
 
 LOGGER = logging.getLogger("specllm")
 
-# JSON on one line as `json.dumps` writes it: then keys and punctuation leave no choice and can be drafted, nothing is spent on
-# indentation, and no model loses itself in white space. A schema's own "x-guidance" goes before this.
-_JSON_LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_MOST_SHOWN = 300  # characters of an error that may quote a grammar
 _REMEMBERED = 8  # answers: what all drafters ask about in a round, each also behind its own draft
-_NAMES = {
-    "json_schema": "the JSON schema",
-    "json_object": "a JSON object",
-    "regex": "the regular expression",
-    "choice": "the choices",
-    "grammar": "the grammar",
-}
-_HINTS = {
-    "json_object": "this is a defect of specllm",
-    "choice": "give fewer or shorter texts",
-    "json_schema": "correct the schema, or make it simpler",
-    "regex": "use the syntax of Rust's regex: no look-around, no back references",
-    "grammar": "use Lark syntax with a rule `start`, or GBNF with a rule `root`",
-}
-
 # 0.5 s for 151,936 tokens, so made once for a loaded model, and only where a grammar is asked for. It cannot be written to disk.
 _tokenizers: WeakKeyDictionary[Vocab, tuple[LLTokenizer, digits.DigitRuns]] = WeakKeyDictionary()
-
-
-def check_structure(structure: StructureConfig) -> None:
-    """Raises ConfigError for what cannot be compiled, before any model is loaded."""
-    source, _ = _source(structure, None)
-    with _refusing(structure):
-        if fault := compiler.fault(source):
-            raise ValueError(fault)
 
 
 class GrammarConstraint:
@@ -74,15 +43,15 @@ class GrammarConstraint:
 
     def __init__(self, structure: StructureConfig, vocab: Vocab, *, is_guess: bool = False) -> None:
         """Raises ConfigError for what cannot be compiled or allows no text at all."""
-        self._name = _NAMES[structure.kind]
+        self._name = NAMES[structure.kind]
         self._eog = vocab.eog
         self._bits = np.zeros(-(-vocab.n_tokens // 32), dtype=np.int32)
         self._end = np.zeros(self._bits.nbytes, dtype=np.uint8)  # the mask that allows the end alone
         for token in vocab.eog:
             self._end[token >> 3] |= 1 << (token & 7)
         self._tokenizer, runs = _tokenizer(vocab)
-        source, warnings = _source(structure, vocab)
-        with _refusing(structure):
+        source, warnings = source_of(structure, vocab)
+        with refusing(structure):
             self._compiled = compiler.compiled(self._tokenizer, source)
             if self._compiled.is_error():
                 raise ValueError(self._compiled.get_error())
@@ -99,7 +68,7 @@ class GrammarConstraint:
             is_empty = not (self.mask(()) & ~self._end).any()
         except NothingAllowed:
             is_empty = True
-        with _refusing(structure):
+        with refusing(structure):
             if is_empty:
                 raise ValueError("it allows no text")
 
@@ -224,7 +193,7 @@ class GrammarConstraint:
         """Raises NothingAllowed where the parser gave up. It never recovers, so the next question goes to a new one: what is
         asked about a draft must not change what is said about the answer."""
         if self._matcher.is_error():
-            error = self._nothing_allowed(_first_line(self._matcher.get_error()))
+            error = self._nothing_allowed(first_line(self._matcher.get_error()))
             self._restart()
             raise error
 
@@ -258,76 +227,3 @@ def _bytes_of(vocab: Vocab, token: Token) -> bytes:
     attributes = llama_cpp.llama_vocab_get_attr(vocab.handle, token)
     is_marker = attributes & llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED and piece[:1] == b"<" and piece[-1:] == b">"
     return b"\xff" + piece if attributes & llama_cpp.LLAMA_TOKEN_ATTR_CONTROL or is_marker else piece
-
-
-def _source(structure: StructureConfig, vocab: Vocab | None) -> tuple[str, tuple[str, ...]]:
-    """The structure in llguidance's own form, and what is to be said about it. Raises ConfigError for what is none, is too large
-    or fits no finite text. Without a vocabulary the tokens in it are not looked up."""
-    text = structure.text
-    with _refusing(structure):
-        if len(text) + sum(map(len, structure.choices)) > compiler.MOST_CHARACTERS:
-            raise ValueError(f"it is longer than {compiler.MOST_CHARACTERS:,} characters")
-        if structure.kind == "json_schema":
-            return _json_source(text)
-        if structure.kind == "json_object":
-            return LLMatcher.grammar_from_json_schema('{"type": "object"}', defaults=_JSON_LAYOUT), ()
-        if structure.kind == "regex":
-            return LLMatcher.grammar_from_regex(text), ()
-        if structure.kind == "choice":
-            lark = "start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, dict.fromkeys(structure.choices)))
-        elif re.search(r"(?m)^\s*(%llguidance\b|start\s*:)", text):
-            lark = text
-        elif vocab:
-            lark = lexemes.lark_from_gbnf(text, lambda special: _token_of(vocab, special), vocab.eog)
-        else:
-            lark = lexemes.lark_from_gbnf(text)
-        _check_rules(finite.lark_rules(lark))
-        return LLMatcher.grammar_from_lark(lark), ()
-    raise AssertionError
-
-
-@lru_cache(maxsize=8)
-def _json_source(text: str) -> tuple[str, tuple[str, ...]]:
-    def source(one: dict[str, Any]) -> str:
-        return LLMatcher.grammar_from_json_schema(json.dumps(one), defaults=_JSON_LAYOUT)
-
-    asked, ignored = schema.enforced(schema.read(text), lambda one: compiler.fault(source(one)))
-    if not all(Finite(asked).fits(asked)):
-        raise ValueError("no finite answer fits it: something in it always needs itself again")
-    warnings = (f"{', '.join(ignored)} cannot be enforced and is left out, all else holds",) if ignored else ()
-    return source(asked), warnings
-
-
-def _check_rules(rules: dict[str, finite.Alternatives]) -> None:
-    """Raises ValueError for rules that llguidance cannot take and for such that never end."""
-    edges = {name: [used.removeprefix("?") for one in several for used in one] for name, several in rules.items()}
-    if finite.depth(edges, "start") > compiler.MOST_LEVELS:
-        raise ValueError(f"it is nested deeper than {compiler.MOST_LEVELS} levels, rules within rules included")
-    needs = {name: [[used for used in one if used[0] != "?"] for one in several] for name, several in rules.items()}
-    if "start" in rules and "start" not in finite.derivable(needs):
-        raise ValueError("no finite text fits it: some rule behind `start` always needs itself again")
-
-
-def _token_of(vocab: Vocab, special: str) -> Token:
-    """The token with that text, as llama.cpp reads it in a grammar."""
-    tokens = vocab.tokenize(special, adds_special=False, parses_special=True)
-    if len(tokens) != 1:
-        raise ValueError(f"{special} is no token of this model")
-    return tokens[0]
-
-
-@contextlib.contextmanager
-def _refusing(structure: StructureConfig) -> Iterator[None]:
-    """ValueErrors become ConfigErrors that name the structure."""
-    try:
-        yield
-    except ValueError as error:
-        reason = _first_line(str(error))
-        shown = reason if len(reason) <= _MOST_SHOWN else f"{reason[:_MOST_SHOWN]} ..."
-        raise ConfigError(f"{_NAMES[structure.kind]} cannot be used: {shown}", _HINTS[structure.kind]) from None
-
-
-def _first_line(text: str) -> str:
-    """The first line of an error, with the last one where that says what the first only announces."""
-    lines = text.strip().split("\n")
-    return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]

@@ -179,15 +179,17 @@ class _Writer:
             and (pair := (short, behind[short], one)) not in self._checked
         ]  # fmt: skip
         self._checked |= set(new)
-        return {one for _, _, one in self._conflicting(new)} if len(self._checked) <= _MOST_CHECKED else set(long)
+        return self._conflicting(long, new) if len(self._checked) <= _MOST_CHECKED else set(long)
 
-    def _conflicting(self, pairs: list[Pair]) -> list[Pair]:
+    def _conflicting(self, long: list[Lexeme], pairs: list[Pair]) -> set[Lexeme]:
+        """Which of the long ones conflict in some of these pairs."""
+        pairs = [pair for pair in pairs if pair[2] in long]
         if not pairs or not self._can_conflict(pairs):
-            return []
-        if len(pairs) == 1:
-            return pairs
-        half = len(pairs) // 2
-        return self._conflicting(pairs[:half]) + self._conflicting(pairs[half:])
+            return set()
+        if len(long) == 1:
+            return set(long)
+        half = len(long) // 2
+        return self._conflicting(long[:half], pairs) | self._conflicting(long[half:], pairs)
 
     def _can_conflict(self, pairs: list[Pair]) -> bool:
         """Whether for some pair a text of the first lexeme and one of the characters behind it begin a text of the second: asked

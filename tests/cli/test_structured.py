@@ -19,6 +19,9 @@ REFUSED = [
     (["--regex", r"[^\s\S]"], "allows no text"),
     (["--choice", "a", "--choice", ""], "a choice is empty"),
     (["--grammar", "BAD"], "unknown name"),
+    (["--grammar", "DEEP"], "nested deeper"),
+    (["--json-schema", "DEEPER"], "nested deeper"),
+    (["--json-schema", '{"type": "object", "properties": {"n": {"$ref": "#"}}, "required": ["n"]}'], "no finite answer"),
     (["--json-object", "--regex", "a"], "--json-object and --regex exclude each other"),
 ]
 
@@ -62,11 +65,13 @@ def test_what_is_asked_for_is_recorded_and_a_cut_answer_is_a_failure(tmp_path: P
 
 
 def test_what_cannot_be_used_is_refused_before_anything_is_generated(tmp_path: Path, llama_gguf: Path) -> None:
-    bad = tmp_path / "bad.lark"
-    bad.write_text("start: nope", encoding="utf-8")
+    files = {"BAD": "start: nope", "DEEP": "root ::= " + "(" * 5000 + '"a"' + ")" * 5000, "DEEPER": "[" * 200_000}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     command = partial(run, "generate", "hi", "-m", str(llama_gguf), *QUICK, "--json")
     calls = [
-        partial(command, *(str(bad) if option == "BAD" else option for option in options)) for options, _ in REFUSED
+        partial(command, *(str(tmp_path / option) if option in files else option for option in options))
+        for options, _ in REFUSED
     ]
     for (options, says), result in zip(REFUSED, run_all(calls), strict=True):
         assert result.code == 2, (options, result)

@@ -227,6 +227,14 @@ def test_a_schema_may_ask_for_its_own_layout(vocab):
     assert detokenize(vocab, constraint.forced([])) == '{"name":"'
 
 
+def test_white_space_that_a_schema_asks_for_comes_to_an_end(vocab):
+    constraint = GrammarConstraint(json_schema({"x-guidance": {"whitespace_flexible": True}, "type": "object"}), vocab)
+    pretty = vocab.tokenize(json.dumps({"a": [{"b": 1}]}, indent=8), adds_special=False, parses_special=False)
+    assert constraint.n_allowed([], pretty) == len(pretty)
+    brace, line, *_ = vocab.tokenize("{\n\n", adds_special=False, parses_special=False)
+    assert 100 < constraint.n_allowed([brace], [line] * 1000) < 300
+
+
 def json_schema(schema: object) -> StructureConfig:
     return StructureConfig(kind="json_schema", text=json.dumps(schema))
 
@@ -264,6 +272,7 @@ REFUSED = {
     "minimum": (StructureConfig(kind="json_schema", text='{"type": "integer", "minimum": 2, "maximum": 1}'), "minimum"),
     "false": (StructureConfig(kind="json_schema", text="false"), "must be an object"),
     "bad regex": (StructureConfig(kind="regex", text="(a"), "unclosed group|invalid regex"),
+    "bad pattern": (json_schema({"type": "string", "pattern": "(a"}), "parse error: unclosed group"),
     "look-around": (StructureConfig(kind="regex", text="(?=a)b"), "invalid regex"),
     "unknown rule": (StructureConfig(kind="grammar", text="start: nope"), 'unknown name: "nope"'),
     "no start": (StructureConfig(kind="grammar", text='begin: "a"'), "::="),
@@ -393,6 +402,18 @@ def test_a_keyword_that_cannot_be_enforced_is_named_once_and_all_else_is_enforce
     assert constraint.n_allowed([], fitting) == len(fitting)
     assert constraint.is_complete(fitting)
     assert constraint.n_allowed([], other) < len(other)
+
+
+def test_a_schema_within_a_grammar_is_treated_alike(vocab, caplog):
+    schema = json.dumps({"type": "array", "items": {"enum": [1]}, "uniqueItems": True})
+    lark = f'start: "%json {{" json // %json {{}}\njson: %json {schema} | /%json [{{]/'
+    constraint = GrammarConstraint(StructureConfig(kind="grammar", text=lark), vocab)
+    assert caplog.messages == ["the grammar: #/uniqueItems cannot be enforced and is left out, all else holds"]
+    answer = vocab.tokenize("%json {[1,1]", adds_special=False, parses_special=False)
+    assert constraint.n_allowed([], answer) == len(answer)
+    for refused, says in ((ENDLESS["required"], "no finite answer"), ({"minLength": "é" * 99}, "whole number")):
+        with pytest.raises(ConfigError, match=says):
+            check_structure(StructureConfig(kind="grammar", text=f"start: %json {json.dumps(refused)}"))
 
 
 @pytest.mark.parametrize("schema", [
