@@ -1,7 +1,7 @@
-"""llguidance's compiler, kept from ending the process.
+"""llguidance's compiler, made safe for any input.
 
-It recurses, so a deep grammar would overflow the stack, which is half a megabyte in some threads: it runs in a thread with
-enough of it, and grammars deeper than that are refused before. And what it takes for impossible is a Rust panic.
+The compiler is recursive, and a stack overflow ends the process. So it runs in a thread with a large stack, and callers refuse
+grammars that are nested deeper than `MOST_LEVELS`. An internal error of the compiler (a Rust panic) becomes a ValueError.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ T = TypeVar("T")
 # indentation, and no model loses itself in white space. A schema's own "x-guidance" goes before this.
 _JSON_LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
-# Levels of nesting, references included. 8 MiB were enough for 500 levels of a JSON schema and not for 1,000 (llguidance 1.9.1,
-# the most greedy input found), so this is 16 times as much stack as needed.
+# Levels of nesting, references included. A stack of 8 MiB held 500 levels of a JSON schema and not 1,000 (llguidance 1.9.1; no
+# other input needed more for a level). So this limit needs 4 MiB at most.
 MOST_LEVELS = 250
 _STACK_BYTES = 64 * 2**20
-# Characters. A large schema has 100 kB; what is far beyond compiles for minutes.
+# Characters of a schema or a grammar. Large schemas have 100,000; what is far larger compiles for minutes.
 MOST_CHARACTERS = 2_000_000
 
 
@@ -75,7 +75,7 @@ def _limits() -> LLParserLimits:
 
 
 def _in_deep_stack(question: Callable[[], T]) -> T:
-    """Its result. Raises ValueError for a panic."""
+    """The answer, computed in a thread with a large stack. Raises ValueError for a Rust panic."""
     usual = threading.stack_size(_STACK_BYTES)
     try:
         pool = ThreadPoolExecutor(1)
@@ -85,7 +85,7 @@ def _in_deep_stack(question: Callable[[], T]) -> T:
     with pool:
         try:
             return result.result()
-        except BaseException as error:  # a panic is no Exception
+        except BaseException as error:  # PanicException is not an Exception
             if type(error).__name__ == "PanicException":
                 raise ValueError(f"llguidance failed ({error})") from None
             raise

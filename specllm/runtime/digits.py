@@ -1,8 +1,8 @@
-"""How long the numbers of a JSON answer may be. A schema seldom says it, and a model that has begun to count digits never ends.
+"""Bounds the length of the numbers in a JSON answer. JSON itself has no bound, and a model can write digits without end.
 
-The numbers of other programs stay possible: no double needs more than JavaScript writes of one (ECMAScript, Number::toString: 21
-digits before the point, 5 zeros and 17 digits behind it, an exponent of 3), and 64-bit integers have 20. Texts have no such
-bound: one of many thousand characters is as good an answer as any.
+Every number that programs write is still allowed. The most digits for a 64-bit float are JavaScript's (ECMAScript,
+Number::toString): 21 before the point, 22 after it (5 zeros and 17 digits), 3 in the exponent. 64-bit integers have 20 digits.
+Strings are not bounded: there, any length can be the right answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from specllm.decoding.constraint import Mask, is_allowed
 from specllm.decoding.protocols import Token
 
-# Where in the answer a byte stands: outside of numbers and texts, in a text, behind a backslash in it, in a part of a number.
+# Where in the answer we are: outside of strings and numbers, in a string, after a backslash in it, in a part of a number.
 OUTSIDE, TEXT, ESCAPED, INTEGER, FRACTION, EXPONENT = range(6)
 State = tuple[int, int]  # one of these, and the digits of this part so far
 START: State = (OUTSIDE, 0)
@@ -29,7 +29,7 @@ class DigitRuns:
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self.pieces = pieces
-        # By token: the digits that it begins with, and the longest run of them behind something else.
+        # For each token: how many digits it begins with, and how long its longest run of digits after something else is.
         self.n_leading = np.zeros(len(pieces), dtype=np.int32)
         self.n_inner = np.zeros(len(pieces), dtype=np.int32)
         for token, piece in enumerate(pieces):
@@ -39,10 +39,10 @@ class DigitRuns:
 
 
 class Digits:
-    """Which tokens would make a number too long, in an answer that is JSON."""
+    """Tells which tokens would make a number too long in an answer that is JSON."""
 
     def __init__(self, runs: DigitRuns, schema: str) -> None:
-        """A number in the schema that is longer makes the bound as long."""
+        """A number in the schema that is longer than a bound raises the bound."""
         self._runs = runs
         numbers: list[str] = []
         json.loads(schema, parse_int=numbers.append, parse_float=numbers.append)
@@ -54,7 +54,7 @@ class Digits:
         }
 
     def behind(self, state: State, token: Token) -> tuple[State, bool]:
-        """Where the answer is behind the token, and whether this makes a number in it too long."""
+        """The state after the token, and whether the token makes a number too long."""
         where, n_digits = state
         is_too_long = False
         for byte in self._runs.pieces[token]:

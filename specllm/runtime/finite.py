@@ -1,5 +1,7 @@
-"""Whether any finite text fits a grammar, and how deep it is nested: a grammar that always needs itself again would run on until
-the answer is cut, and one nested too deep ends the process, because llguidance recurses.
+"""Two questions about the rules of a grammar: does any finite text fit, and how deep are the rules nested?
+
+With a rule that always needs itself again an answer goes on until it is cut. Rules that are nested too deep overflow the stack
+of llguidance's compiler.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 def derivable(rules: Mapping[Name, Iterable[Collection[Name]]]) -> set[Name]:
-    """The names for which some alternative needs only such names itself: the smallest such set. What is no rule needs nothing."""
+    """The rules from which a finite text can be derived: those with an alternative in which every rule is such a rule. Names
+    without a rule need nothing."""
     users: dict[Name, list[tuple[Name, list[int]]]] = defaultdict(list)
     found: set[Name] = set()
     todo: list[Name] = []
@@ -37,7 +40,7 @@ def derivable(rules: Mapping[Name, Iterable[Collection[Name]]]) -> set[Name]:
 
 
 def depth(edges: Mapping[Name, Iterable[Name]], start: Name) -> int:
-    """How many names deep the first walk through all that `start` needs goes, as a compiler takes it that visits each once."""
+    """How deep a depth-first walk from `start` gets that visits each name once, which is how the compiler recurses."""
     deepest, seen = 0, {start}
     path = [iter(edges.get(start, ()))]
     while path:
@@ -67,7 +70,8 @@ Alternatives = list[list[str]]
 
 
 def lark_rules(text: str) -> dict[str, Alternatives]:
-    """The names that each alternative of each rule needs; a group is a rule with a number for its name."""
+    """The rules of a Lark grammar: for each alternative, what it is made of. What may be left out begins with `?`. A group in
+    parentheses is a rule of its own, named by a number."""
     rules: dict[str, Alternatives] = {}
     current: Alternatives = [[]]
     outer: list[Alternatives] = []
@@ -99,7 +103,7 @@ def lark_rules(text: str) -> dict[str, Alternatives]:
 
 
 def _closed(text: str, at: int) -> int:
-    """Behind the brace that closes the one here."""
+    """The position after the brace that closes the one at `at`."""
     n_open = 0
     for found in re.compile(r'[{}]|"(?:\\.|[^"\\])*"').finditer(text, at):
         n_open += {"{": 1, "}": -1}.get(found[0], 0)

@@ -1,8 +1,9 @@
-"""Writes a grammar whose texts are matched character by character (GBNF's) in the Lark syntax of llguidance.
+"""Translates GBNF, which is matched character by character, to the Lark syntax of llguidance.
 
-llguidance first cuts a text into lexemes, always the longest that it can, and tries no other cut. Were `[a-z]*` a lexeme,
-nothing would fit `[a-z]* "z"`: the lexeme takes the last z too. With a lexeme for each character every cut is right, but a large
-vocabulary slow. So as much as possible becomes one lexeme, and those that may take too much are taken apart.
+llguidance first splits the text into lexemes. It always takes the longest lexeme that matches and never tries another split. If
+`[a-z]*` were a lexeme, no text would fit `[a-z]* "z"`, because the lexeme takes the last z too. One lexeme per character is
+always right, but slow with a large vocabulary. So lexemes are made as long as possible, and those that could take too much are
+split.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from specllm.runtime.gbnf import Characters, Item, Rule, Rules, Sequence, Specia
 
 _MOST_CHECKED = 20_000  # pairs of lexemes, some milliseconds each at worst; beyond them all lexemes are taken apart
 
-# A lexeme is a sequence that can be a regular expression. An alternative is made of these, of rules and of special tokens; a part
-# of it is some of them, one after another, and how often they come at least and at most.
+# A lexeme is a sequence that is a regular expression. A part of an alternative is a sequence of lexemes, rules and special
+# tokens, and how often that sequence is repeated at least and at most (None: no limit).
 Lexeme = Sequence
 Symbol = Lexeme | Rule | Special
 Part = tuple[tuple[Symbol, ...], int, int | None]
@@ -65,7 +66,7 @@ class _Writer:
                 if not (first := frozenset().union(*map(self._begins, alternatives))) <= self._first[name]:
                     self._first[name], is_settled = first, False
         self._apart: set[Lexeme] = set()
-        self._checked: set[Pair] = set()  # those that conflict are apart since
+        self._checked: set[Pair] = set()
         while found := self._greedy(self._productions()):
             self._apart |= found
 
@@ -93,7 +94,7 @@ class _Writer:
         return "\n".join([*lines, *self._terminals(names)])
 
     def _productions(self) -> Productions:
-        """What is written as rules: what `root` needs and is in no lexeme."""
+        """The rules that `root` needs and that are not a part of a lexeme."""
         found: Productions = {}
         todo = ["root"]
         while todo:
@@ -112,7 +113,7 @@ class _Writer:
         return sequence not in self._apart and all(map(self._is_regular, sequence))
 
     def _parts(self, sequence: Sequence) -> Iterator[Part]:
-        """The sequence in lexemes that are as long as they may be."""
+        """The sequence, split into the longest lexemes that are allowed."""
         for is_regular, run in groupby(sequence, self._is_regular):
             items = tuple(run)
             if is_regular and self._is_lexeme(items):
@@ -122,7 +123,7 @@ class _Writer:
                     yield self._symbols(item), item.least, item.most
 
     def _symbols(self, item: Item) -> tuple[Symbol, ...]:
-        """The item once."""
+        """The item without its repetition."""
         alone, atom = (Item(item.atom),), item.atom
         if isinstance(atom, Special):
             return (atom,)
@@ -170,7 +171,7 @@ class _Writer:
         return found
 
     def _greedy(self, productions: Productions) -> set[Lexeme]:
-        """The lexemes that may take what belongs behind a shorter one."""
+        """The lexemes that could also take text that belongs to what follows a shorter lexeme."""
         behind, lexemes = self._behind(productions), _lexemes(productions)
         long = [lexeme for lexeme in lexemes if not _is_character(lexeme)]
         new = [
@@ -182,7 +183,7 @@ class _Writer:
         return self._conflicting(long, new) if len(self._checked) <= _MOST_CHECKED else set(long)
 
     def _conflicting(self, long: list[Lexeme], pairs: list[Pair]) -> set[Lexeme]:
-        """Which of the long ones conflict in some of these pairs."""
+        """Those of the long lexemes for which one of these pairs conflicts; found by halving."""
         pairs = [pair for pair in pairs if pair[2] in long]
         if not pairs or not self._can_conflict(pairs):
             return set()
@@ -192,8 +193,8 @@ class _Writer:
         return self._conflicting(long[:half], pairs) | self._conflicting(long[half:], pairs)
 
     def _can_conflict(self, pairs: list[Pair]) -> bool:
-        """Whether for some pair a text of the first lexeme and one of the characters behind it begin a text of the second: asked
-        of llguidance, which knows whether an intersection of regular expressions is empty."""
+        """Whether a pair conflicts: a text of the short lexeme, then a character that may follow it, is the beginning of a text
+        of the long lexeme. llguidance can tell whether an intersection of regular expressions is empty."""
         names: dict[Lexeme, str] = {}
         for short, _, long in pairs:
             names.setdefault(short, f"L{len(names)}")

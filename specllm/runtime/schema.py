@@ -1,7 +1,7 @@
-"""JSON schemas: what of one can be enforced, whether any finite answer fits, and what answers to it probably look like.
+"""JSON schemas: which part of one can be enforced, and what answers to it probably look like.
 
-llguidance refuses a schema with a keyword that it does not know. Here that keyword is left out, and named: all that it could do
-is to forbid more, so the rest stays as it was.
+llguidance refuses a schema with a keyword that it cannot enforce. We leave such a keyword out and say where it stands. That is
+safe because a keyword can only forbid answers: without it more answers are allowed, and all other keywords hold as before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "m
 _NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _TEXTS = {"pattern", "format", "$ref"}
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-# What llguidance says of a keyword that it knows and cannot enforce as it is used here, and which keywords that may be.
+# Errors of llguidance about a keyword that it supports in part, and the keywords that such an error can be about.
 _REFUSALS = (
     (re.compile("oneOf constraints are not supported"), {"oneOf"}),
     (re.compile("min/maxProperties only supported"), {"minProperties", "maxProperties"}),
@@ -33,14 +33,14 @@ _REFUSALS = (
     (re.compile("Failed to generate regex for (integer|float) range"), _BOUNDS),
     (re.compile("Resource .* is not present"), {"$schema"}),
 )
-_MOST_TRIED = 100  # uses of such a keyword that are tried one by one
-# Keywords that forbid nothing, with the values that do not: nothing is lost with them.
+_MOST_TRIED = 100  # uses of such a keyword that are compiled one by one to find the ones that llguidance cannot enforce
+# Keywords with a value that forbids nothing: leaving them out needs no warning.
 _HARMLESS = (("uniqueItems", False), ("unevaluatedProperties", True), ("unevaluatedItems", True))
 _ANCHORS = {"$dynamicAnchor", "$recursiveAnchor"}
 
 
 def read(text: str) -> dict[str, Any]:
-    """The schema. Raises ValueError, which says where, for what is none."""
+    """The schema as an object. Raises ValueError, with the place, for what is not a schema."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is no JSON")
@@ -77,8 +77,10 @@ def _nesting(value: Any) -> int:
 
 
 def enforced(schema: dict[str, Any], fault: Callable[[dict[str, Any]], str | None]) -> tuple[dict[str, Any], list[str]]:
-    """The schema without the keywords that cannot be enforced, and where these stood. `fault` says what is wrong with one; raises
-    ValueError for what remains wrong."""
+    """The schema without the keywords that cannot be enforced, and the places of these as JSON pointers.
+
+    `fault` compiles a schema and returns the error. Raises ValueError for an error that is about no such keyword.
+    """
     uses = [(f"{path}/{key}", key, value) for path, one, _ in _walk(schema) for key, value in one.items()]
     schema, _ = _without(schema, {use for use, key, value in uses if key in _ANCHORS or (key, value) in _HARMLESS})
     ignored: list[str] = []
@@ -91,7 +93,7 @@ def enforced(schema: dict[str, Any], fault: Callable[[dict[str, Any]], str | Non
 
 
 def _culprits(schema: dict[str, Any], error: str, fault: Callable[[dict[str, Any]], str | None]) -> set[str]:
-    """Where the keyword stands that this error is about; nowhere, if it is about none that can be left out."""
+    """The places of the keywords that the error is about; none if it is about no keyword that can be left out."""
     uses = [(f"{path}/{key}", key, value) for path, one, _ in _walk(schema) for key, value in one.items()]
     if found := re.match(r"Unimplemented keys: (\[.*\])", error):
         return {use for use, key, _ in uses if key in json.loads(found[1])}
@@ -102,14 +104,14 @@ def _culprits(schema: dict[str, Any], error: str, fault: Callable[[dict[str, Any
             suspects = {use for use, key, _ in uses if key in keywords}
             if len(suspects) > _MOST_TRIED:
                 return suspects
-            # Without all the others of its kind the error is the same.
+            # A culprit is one that still gives the error when all other suspects are left out.
             alone = [use for use in suspects if refusal.search(fault(_without(schema, suspects - {use})[0]) or "")]
             return set(alone) or suspects
     return set()
 
 
 def _without(schema: dict[str, Any], places: set[str]) -> tuple[dict[str, Any], list[str]]:
-    """A copy without these keywords, and those that were there. What was `oneOf` becomes `anyOf`."""
+    """A copy without the keywords at these places, and the places that were found. A `oneOf` becomes an `anyOf`."""
     schema = copy.deepcopy(schema)
     found = [(one, key, f"{path}/{key}") for path, one, _ in _walk(schema) for key in one if f"{path}/{key}" in places]
     for one, key, _ in found:
@@ -124,8 +126,10 @@ def _without(schema: dict[str, Any], places: set[str]) -> tuple[dict[str, Any], 
 
 
 def _walk(root: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """Every schema in it and behind its references, once, as a JSON pointer, with how many are around it; in the order in which
-    llguidance goes through them."""
+    """Every schema in the document, also those that only a reference leads to, with its place (a JSON pointer) and its depth.
+
+    Each comes once, in the order in which llguidance visits them, so the depth is that of llguidance's recursion.
+    """
     todo: list[tuple[str, Any, int]] = [("#", root, 0)]
     seen: set[int] = set()
     while todo:
@@ -148,12 +152,12 @@ def _walk(root: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], int]]:
 
 
 def _escaped(name: str) -> str:
-    """As a part of a JSON pointer."""
+    """The name as a part of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def _expected(key: str, value: Any) -> str:
-    """What the value of a keyword should have been; an empty text where it is right."""
+    """What the value of this keyword must be; an empty text if it is."""
 
     def is_number(value: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
@@ -168,7 +172,7 @@ def _expected(key: str, value: Any) -> str:
         is_right = key in _ONE and is_schema(value)
         if not is_right and not (key in _SEVERAL and isinstance(value, list) and all(map(is_schema, value))):
             return "a list of schemas" if key not in _ONE else "a schema"
-    elif key in _NAMED:
+    elif key in ("properties", "patternProperties"):
         if not isinstance(value, dict) or not all(map(is_schema, value.values())):
             return "an object whose values are schemas"
     elif key in _COUNTS and not (is_number(value) and value == int(value) and value >= 0):
@@ -195,9 +199,8 @@ _COMBINED = {"$ref", "allOf", "anyOf", "oneOf", "patternProperties"}
 def guesses(text: str) -> list[str]:
     """Schemas that allow less than this one, the boldest first; none where it leaves nothing to guess.
 
-    Every object has the properties that are named, the bold guess says all of them, and no others. For drafts only: most schemas
-    leave objects open and properties optional, so that their grammar forces next to nothing, yet answers are seldom made of
-    anything else.
+    In a guess, objects have no properties but those that the schema names, and in the bold guess they have all of these. Guesses
+    are for drafts only. Most schemas allow more, so their grammar forces next to nothing, but answers seldom use it.
     """
     schema = read(text)
     bold, careful = _narrowed(schema, requires=True), _narrowed(schema, requires=False)
@@ -207,7 +210,7 @@ def guesses(text: str) -> list[str]:
     for (one, name), fits in zip(
         added, Finite(bold).fits(*(one["properties"][name] for one, name in added)), strict=True
     ):
-        if not fits:  # it holds its own object again: required, it would go on for ever
+        if not fits:  # it holds an object of the same kind; if it were required, the guess would never end
             one["required"].remove(name)
     return list(dict.fromkeys(json.dumps(guess) for guess in (bold, careful) if guess != schema))
 

@@ -1,7 +1,7 @@
-"""Whether any finite value fits a JSON schema.
+"""Tells whether any finite value fits a JSON schema.
 
-Every object of `{"required": ["next"], "properties": {"next": {"$ref": "#"}}}` holds one of its own kind: an answer would run on
-until it is cut.
+None fits `{"type": "object", "required": ["next"], "properties": {"next": {"$ref": "#"}}}`, because each such object holds
+another one. An answer would go on until it is cut.
 """
 
 from __future__ import annotations
@@ -18,34 +18,36 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
 def target(root: dict[str, Any], reference: str) -> Schema | None:
-    """What a reference within the document points to; None for others."""
+    """The schema that a reference within the document points to; None for other references."""
     base, _, pointer = reference.partition("#")
     if base not in ("", root.get("$id")) or (pointer and not pointer.startswith("/")):
         return None
-    target: Any = root
+    found: Any = root
     for part in unquote(pointer).split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(target, list) and part.isdigit() and int(part) < len(target):
-            target = target[int(part)]
-        elif isinstance(target, dict) and part in target:
-            target = target[part]
+        if isinstance(found, list) and re.fullmatch("[0-9]{1,9}", part) and int(part) < len(found):
+            found = found[int(part)]
+        elif isinstance(found, dict) and part in found:
+            found = found[part]
         else:
             return None
-    return target
+    return found
 
 
 class _Unknown(Exception):
-    """Too many combinations to look at."""
+    """There are too many combinations to look at."""
 
 
-Shape = tuple[dict[str, Any], ...]  # schemas in which nothing is combined any more
-Key = frozenset[int]  # schemas that one value has to fit, by their identity
+Shape = tuple[
+    dict[str, Any], ...
+]  # schemas that one value fits all of; their $ref, allOf, anyOf and oneOf are resolved
+Key = frozenset[int]  # the identities of schemas that one value has to fit all of
 _MOST_SHAPES = 200
 _MOST_EXPANDED = 20_000  # schemas; more take longer than half a second
 
 
 class Finite:
-    """Which schemas of a document some finite value fits. Where that is too much to find out, all."""
+    """Tells which schemas of a document a finite value fits. If there is too much to look at, the answer is that all have one."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
@@ -54,7 +56,7 @@ class Finite:
         self._n_expanded = 0
 
     def fits(self, *schemas: Schema) -> list[bool]:
-        """For each of these schemas."""
+        """Whether a finite value fits, for each of these schemas."""
         keys = [self._key([schema]) for schema in schemas]
         todo = [key for key in keys if key is not None]
         try:
@@ -69,7 +71,7 @@ class Finite:
         return [key in found for key in keys]
 
     def _key(self, schemas: list[Schema]) -> Key | None:
-        """None: among them is one that nothing fits."""
+        """The key of a value that fits all of these; None if one of them is `false`."""
         if False in [one for one in schemas if isinstance(one, bool)]:
             return None
         found = {id(one): one for one in schemas if isinstance(one, dict)}
@@ -77,13 +79,13 @@ class Finite:
         return frozenset(found)
 
     def _shapes(self, schemas: list[Schema], around: frozenset[int]) -> list[Shape]:
-        """What one value can be that fits all of these, each as the schemas that are left when nothing is combined."""
+        """All ways in which one value can fit all of these schemas."""
         found: list[Shape] = [()]
         for schema in schemas:
             if not isinstance(schema, dict):
                 found = found if schema else []
                 continue
-            if id(schema) in around:  # it stands for itself, so nothing is ever found that it could be
+            if id(schema) in around:  # it refers to itself without anything in between
                 return []
             self._n_expanded += 1
             if self._n_expanded > _MOST_EXPANDED:
@@ -103,7 +105,7 @@ class Finite:
         return found
 
     def _needs_of(self, shape: Shape) -> list[set[Key]]:
-        """What values a value of this shape has to hold, for every way to make it."""
+        """For each way to make a value of this shape: the keys of the values that it has to contain."""
         types = set(TYPES)
         for one in shape:
             given = one.get("type", TYPES)
@@ -127,17 +129,15 @@ class Finite:
         return [{need for need in way if need is not None} for way in ways if None not in way]
 
     def _properties(self, shape: Shape, name: str) -> list[Schema]:
-        """The schemas that a property has to fit; "\\0" is one that no schema names."""
+        """The schemas that a property has to fit. The name "\\0" stands for one that no schema knows."""
         found: list[Schema] = []
         for one in shape:
             own = [one["properties"][name]] if name in one.get("properties", ()) else []
             for pattern, schema in one.get("patternProperties", {}).items():
-                try:
-                    own += [schema] if name != "\0" and re.search(pattern, name) else []
-                except re.error:
-                    own.append(True)
-            if name == "\0" and one.get("patternProperties"):
-                own.append(True)
+                if name == "\0" or not re.fullmatch(r"\^?[\w -]*\$?", pattern):
+                    own.append(True)  # it may match: no other pattern is tried, as that can take for ever
+                elif re.search(pattern, name):
+                    own.append(schema)
             found += own or [one.get("additionalProperties", True)]
         return found
 

@@ -1,4 +1,4 @@
-"""What a user asks for in llguidance's own form: made sure that it can be compiled, and that a finite text fits."""
+"""Translates what the user asks for to llguidance's own form, and refuses what llguidance cannot take or no finite text fits."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from specllm.runtime import compiler, finite, lexemes, schema
 from specllm.runtime.schema_finite import Finite
 from specllm.runtime.vocab import Vocab
 
-# Where a schema asks for white space it ends too: a line break and 25 levels of 8 blanks.
+# White space between the parts of an answer, for a schema that asks for it: at most a line break and 25 levels of 8 blanks.
 _WHITE_SPACE = r"[ \t\r\n]{1,201}"
-# A schema in a Lark grammar, or what looks like one and is a text, a comment or a regular expression.
+# Finds schemas in a Lark grammar, and skips strings, comments and regular expressions.
 _JSON_IN_LARK = re.compile(r"""(?P<json>%json\s*)(?=\{)|"(?:\\.|[^"\\])*"|//.*|\#.*|/(?:\\.|[^/\\\n])+/""")
 _MOST_SHOWN = 300  # characters of an error that may quote a grammar
 NAMES = {
@@ -46,8 +46,8 @@ def check_structure(structure: StructureConfig) -> None:
 
 
 def source_of(structure: StructureConfig, vocab: Vocab | None) -> tuple[str, tuple[str, ...]]:
-    """The structure in llguidance's own form, and what is to be said about it. Raises ConfigError for what is none, is too large
-    or fits no finite text. Without a vocabulary the tokens in it are not looked up."""
+    """The structure in llguidance's own form, and the warnings about it. Without a vocabulary, tokens in a GBNF grammar are not
+    looked up. Raises ConfigError for a structure that is wrong, too large, or that no finite text fits."""
     text = structure.text
     with refusing(structure):
         if len(text) + sum(map(len, structure.choices)) > compiler.MOST_CHARACTERS:
@@ -79,7 +79,7 @@ def _json_source(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _asked(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What of a schema is enforced, and a word on what is not."""
+    """The part of a schema that can be enforced, and a warning if that is not all."""
     asked, ignored = schema.enforced(given, lambda one: compiler.fault(compiler.from_schema(one)))
     if (layout := asked.get("x-guidance", {})).get("whitespace_flexible") is True:
         layout.setdefault("whitespace_pattern", _WHITE_SPACE)
@@ -89,7 +89,7 @@ def _asked(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _with_schemas(lark: str, warnings: list[str]) -> str:
-    """The grammar with what is enforced of the schemas in it."""
+    """The Lark grammar, with each schema in it reduced to the part that can be enforced."""
     written, at = "", 0
     for found in _JSON_IN_LARK.finditer(lark):
         if found["json"] and found.start() >= at:
@@ -104,7 +104,7 @@ def _with_schemas(lark: str, warnings: list[str]) -> str:
 
 
 def _check_rules(rules: dict[str, finite.Alternatives]) -> None:
-    """Raises ValueError for rules that llguidance cannot take and for such that never end."""
+    """Raises ValueError for rules that are nested too deep for llguidance, and if no finite text fits `start`."""
     edges = {name: [used.removeprefix("?") for one in several for used in one] for name, several in rules.items()}
     if finite.depth(edges, "start") > compiler.MOST_LEVELS:
         raise ValueError(f"it is nested deeper than {compiler.MOST_LEVELS} levels, rules within rules included")
@@ -114,7 +114,7 @@ def _check_rules(rules: dict[str, finite.Alternatives]) -> None:
 
 
 def _token_of(vocab: Vocab, special: str) -> Token:
-    """The token with that text, as llama.cpp reads it in a grammar."""
+    """The token with this text, found as llama.cpp finds it."""
     tokens = vocab.tokenize(special, adds_special=False, parses_special=True)
     if len(tokens) != 1:
         raise ValueError(f"{special} is no token of this model")
@@ -123,7 +123,7 @@ def _token_of(vocab: Vocab, special: str) -> Token:
 
 @contextlib.contextmanager
 def refusing(structure: StructureConfig) -> Iterator[None]:
-    """ValueErrors become ConfigErrors that name the structure."""
+    """Turns a ValueError into a ConfigError that names the structure and the next step."""
     try:
         yield
     except ValueError as error:
@@ -133,7 +133,7 @@ def refusing(structure: StructureConfig) -> Iterator[None]:
 
 
 def first_line(text: str) -> str:
-    """The first line of an error; where it ends with a colon, with the line that says what is wrong."""
+    """The first line of an error of llguidance; if it ends with a colon, also the line that tells the cause."""
     first, *others = text.strip().split("\n")
     said = [line.removeprefix("error: ") for line in others if line.startswith("error: ")]
     return f"{first} {said[0]}" if first.endswith(":") and said else first

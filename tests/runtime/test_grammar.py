@@ -315,6 +315,8 @@ FINITE = {
     "or another type": {"type": ["object", "string"], "properties": {"a": AGAIN}, "required": ["a"]},
     "items": {"type": "array", "items": AGAIN},
     "later items": {"type": "array", "prefixItems": [{"type": "null"}], "items": AGAIN, "minItems": 1},
+    "a pattern that takes for ever": {"type": "object", "required": ["a" * 60 + "b"], "additionalProperties": False,
+                                      "patternProperties": {"^(a+)+b$": {}}},
     "doubly referenced": {"$ref": "#/$defs/0", "$defs": {"30": {"type": "string"}, **{
         str(i): {"allOf": [{"$ref": f"#/$defs/{i + 1}"}, {"$ref": f"#/$defs/{i + 1}"}]} for i in range(30)}}},
 }  # fmt: skip
@@ -330,7 +332,7 @@ def test_a_schema_that_no_finite_answer_fits_is_refused(name):
 @pytest.mark.parametrize("name", FINITE)
 def test_a_schema_that_may_go_on_for_ever_and_need_not_is_used(vocab, name):
     constraint = GrammarConstraint(json_schema(FINITE[name]), vocab)
-    assert len(constraint.foreseen([])[0]) < 100
+    assert len(constraint.foreseen([])[0]) < 150
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
