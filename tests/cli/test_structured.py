@@ -21,7 +21,10 @@ REFUSED = [
     (["--grammar", "BAD"], "unknown name"),
     (["--grammar", "DEEP"], "nested deeper"),
     (["--json-schema", "DEEPER"], "nested deeper"),
-    (["--json-schema", '{"type": "object", "properties": {"n": {"$ref": "#"}}, "required": ["n"]}'], "no finite answer"),
+    (
+        ["--json-schema", '{"type": "object", "properties": {"n": {"$ref": "#"}}, "required": ["n"]}'],
+        "no finite answer",
+    ),
     (["--json-object", "--regex", "a"], "--json-object and --regex exclude each other"),
 ]
 
