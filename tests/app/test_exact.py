@@ -96,7 +96,7 @@ def test_a_result_says_what_exactness_allowed_and_has_a_record_for_every_token(l
     assert answer.plan.params()["is_exact"] is True
     assert len(result["logprobs"]) == answer.metrics.n_committed
     for record in result["logprobs"]:
-        assert set(record) == {"token", "text", "raw", "sampled"}
+        assert set(record) == {"bytes", "token", "text", "raw", "sampled"}
         assert record["raw"]["best"][0]["token"] == record["token"]  # greedy
         assert [len(record[name]["best"]) for name in ("raw", "sampled")] == [2, 1]
     assert "".join(record["text"] for record in result["logprobs"]).startswith(result["text"][:5])
