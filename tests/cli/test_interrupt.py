@@ -142,6 +142,15 @@ def test_a_bench_tells_what_it_finished(place: str, by: str, llama_gguf: Path, t
     assert result.code == {"SIGINT": 130, "SIGTERM": -signal.SIGTERM}[by]
 
 
+def test_a_chat_tells_the_turn_that_was_complete(llama_gguf: Path, tmp_path: Path) -> None:
+    result = interrupted_in(
+        "specllm.app.generation:Generation.settle", tmp_path, "chat", "-m", str(llama_gguf), "--threads", "1", "-n", "8",
+        "--drafter", "none", "--message", "one", "--message", "two", "--json",
+    )  # fmt: skip
+    assert (result.code, result.document["ok"]) == (130, False)
+    assert [turn["user"] for turn in result.document["result"]["turns"]] == ["one"]
+
+
 def test_a_bench_counts_prompts_that_every_arm_answered(llama_gguf: Path, tmp_path: Path) -> None:
     """Ctrl-C in the third of four answers: the first prompt is told, the second is not."""
     prompts = tmp_path / "prompts.jsonl"
