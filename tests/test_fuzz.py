@@ -17,7 +17,9 @@ from specllm.app.chat import transcript
 from specllm.app.drafting import new_acceptance
 from specllm.app.edit.prompts import VARIANTS, edit_prompt
 from specllm.app.edit.region import region_of_lines
-from specllm.app.edit.reply import complaints, lines_of_reply, reindented
+from specllm.app.edit.complaints import complaints
+from specllm.app.edit.reply import lines_of_reply
+from specllm.app.edit.restore import reindented
 from specllm.app.memory.plan import Fit, Free, Load
 from specllm.app.prompts.reading import read_prompts
 from specllm.app.text_file import read_text_file
