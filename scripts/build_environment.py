@@ -352,11 +352,19 @@ def set_up(status: Status, names: Sequence[str], *, is_rebuilt: bool) -> None:
     make_venv(status)
     is_stale = is_rebuilt or not noted.exists() or noted.read_text(encoding="utf-8").strip() != stamp
     steps: list[Callable[[], None]] = []
+    unfetched: list[Failed] = []  # told last: without models the rest is still worth having
+
+    def pull() -> None:
+        try:
+            pull_models(status, names)
+        except Failed as error:
+            unfetched.append(error)
+
     if is_stale:
         noted.unlink(missing_ok=True)
         steps.append(partial(install_packages, status, project))
     if names:
-        steps.append(partial(pull_models, status, names))
+        steps.append(pull)
     with meanwhile(*steps):
         if is_rebuilt or not list(wheels.glob("*.whl")):
             build_wheel(status, version, backend, compiler, wheels)
@@ -370,6 +378,8 @@ def set_up(status: Status, names: Sequence[str], *, is_rebuilt: bool) -> None:
     with status.job("test", "decoding with a tiny model, as a test"):
         run([PYTHON, "-m", "specllm.runtime.backend", "--smoke", backend], hint="scripts/setup --rebuild builds it again",
             read=lambda line: status.say(line.strip()))  # fmt: skip
+    if unfetched:
+        raise unfetched[0]
 
 
 def wheels_folder() -> Path:

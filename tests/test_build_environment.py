@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -158,3 +159,32 @@ def test_a_wrong_variable_is_an_error_before_anything_is_made(
         monkeypatch.setenv(name, value)
     with pytest.raises(script.Failed, match=said):
         script.set_up(script.Status(), [], is_rebuilt=False)
+
+
+def test_models_that_cannot_be_fetched_keep_nothing_from_being_installed(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offline the build in the cache is installed and tested; only then the failure is told."""
+    done: list[str] = []
+
+    def run(command: Sequence[str | Path], **options: object) -> None:
+        done.append("smoke" if "--smoke" in command else "pull")
+        if "pull" in command:
+            raise script.Failed("no such host", "try again")
+
+    def pip(command: str, *arguments: object, **options: object) -> None:
+        done.append(command)
+
+    key = tmp_path / "wheels" / "key"
+    key.mkdir(parents=True)
+    (key / "llama.whl").touch()
+    venv = tmp_path / ".venv"
+    venv.mkdir()
+    monkeypatch.setenv("SPECLLM_WHEELS_DIR", str(key.parent))
+    for name, stand_in in {"VENV": venv, "make_venv": lambda status: None, "run": run, "pip": pip}.items():
+        monkeypatch.setattr(script, name, stand_in)
+    monkeypatch.setattr(script.build_flags, "build_key", lambda *facts: "key")
+    with pytest.raises(script.Failed, match="no such host"):
+        script.set_up(script.Status(), ["a-model"], is_rebuilt=False)
+    assert done == ["install", "install", "pull", "install", "install", "smoke"]
+    assert (venv / "setup-stamp").exists()

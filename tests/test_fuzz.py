@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from specllm.app import calibration, learned
 from specllm.app.chat import transcript
 from specllm.app.drafting import new_acceptance
+from specllm.app.edit.complaints import complaints
 from specllm.app.edit.prompts import VARIANTS, edit_prompt
 from specllm.app.edit.region import region_of_lines
-from specllm.app.edit.complaints import complaints
 from specllm.app.edit.reply import lines_of_reply
 from specllm.app.edit.restore import reindented
 from specllm.app.memory.plan import Fit, Free, Load

@@ -15,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).with_name("native")
 LIBRARY = Path(__file__).with_name("libspecllm-kernels.so")
+HEADERS = Path(sysconfig.get_path("platlib"), "include")  # ggml's, where llama-cpp-python installs them
 IS_SUPPORTED = sys.platform == "linux" and platform.machine().lower() in ("x86_64", "amd64")
 
 # File -> the x86-64 level and what it may use beyond that
@@ -114,7 +116,7 @@ def _run(command: list[str | Path]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m specllm.kernels.build", description=__doc__)
-    parser.add_argument("--ggml-headers", type=Path, default=Path(sys.prefix, "lib", "site-packages", "include"),
+    parser.add_argument("--ggml-headers", type=Path, default=HEADERS,
                         help="the folder with ggml.h; default: where llama-cpp-python installs it")  # fmt: skip
     parser.add_argument("--out", type=Path, default=LIBRARY)
     options = parser.parse_args()

@@ -1,18 +1,27 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from specllm.kernels import build
+from specllm.models.disk import locked
 from tests.kernels import native
 
 
 @pytest.fixture(scope="session")
 def library_path() -> Path:
-    if not build.LIBRARY.is_file():
-        pytest.skip("the kernels are not compiled: python -m specllm.kernels.build")
-    return build.LIBRARY
+    """The kernels of these sources, compiled once into the environment (half a minute) and apart from the installed ones:
+    everything else is tested as a user without them has it."""
+    compiler = build.find_compiler()
+    if not build.IS_SUPPORTED or compiler is None or not (build.HEADERS / "ggml.h").is_file():
+        pytest.skip("x86-64 Linux with a C++ compiler and ggml's headers")
+    library = Path(sys.prefix, "tested-kernels", f"{build.sources_digest()}.so")
+    with locked(library.with_name("lock")):
+        if not library.is_file():
+            build.build(compiler, build.HEADERS, library)
+    return library
 
 
 @pytest.fixture(scope="session")
