@@ -1,7 +1,8 @@
 """Puts the kernels into ggml's libraries, once per process and before the first model is loaded, or says why not.
 
 `SPECLLM_KERNELS`: `auto` (they are used where they are built and pass their test), `on` (an error where they are not used),
-`off`. `SPECLLM_KERNELS_SET` names one instruction set instead of the fastest, for tests and measurements.
+`off`. For tests and measurements, `SPECLLM_KERNELS_SET` names one instruction set instead of the fastest, and
+`SPECLLM_KERNELS_LIBRARY` a compiled library instead of the one beside this file.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from specllm.kernels import build
 
 LOGGER = logging.getLogger("specllm.kernels")
 MODE_VARIABLE, SET_VARIABLE = "SPECLLM_KERNELS", "SPECLLM_KERNELS_SET"
+LIBRARY_VARIABLE = "SPECLLM_KERNELS_LIBRARY"
 MODES = ("auto", "on", "off")
 TEST_TIMEOUT_S = 120.0  # it takes half a second; on a machine that is busy with other things longer
 HINT = "compile them with `python -m specllm.kernels.build`, or run without them: SPECLLM_KERNELS=off"
@@ -58,7 +60,7 @@ class Libraries:
         return cls(cpu, base) if cpu.exists() and base.exists() else None
 
 
-def install(folder: Path, library: Path = build.LIBRARY) -> Kernels:
+def install(folder: Path, library: Path | None = None) -> Kernels:
     """Has the process compute with the kernels, if it may and can. `folder` holds ggml's libraries, already loaded.
 
     Raises ConfigError for a mode that does not exist, and BackendError where the mode is `on` and something is in the way.
@@ -68,6 +70,7 @@ def install(folder: Path, library: Path = build.LIBRARY) -> Kernels:
         raise ConfigError(f"{MODE_VARIABLE}={mode} is no mode", f"use one of {', '.join(MODES)}")
     if mode == "off":
         return Kernels(reason=f"{MODE_VARIABLE} is off", is_expected=True)
+    library = library or Path(os.environ.get(LIBRARY_VARIABLE) or build.LIBRARY)
     kernels = _try_install(folder, library, os.environ.get(SET_VARIABLE, ""))
     if not kernels.instruction_set:
         if mode == "on":

@@ -41,12 +41,13 @@ def model(request: pytest.FixtureRequest, plain_model: Path) -> Path:
     return out
 
 
-def logits(model: Path, mode: str, instruction_set: str) -> Floats:
+def logits(model: Path, library: Path, mode: str, instruction_set: str) -> Floats:
     out = model.with_suffix(f".{mode}.{instruction_set}.npy")
     environment = {
         **os.environ,
         "SPECLLM_KERNELS": mode,
         "SPECLLM_KERNELS_SET": instruction_set,
+        "SPECLLM_KERNELS_LIBRARY": str(library),
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-m", "tests.kernels.run_model", str(model), str(out), instruction_set]
@@ -56,11 +57,11 @@ def logits(model: Path, mode: str, instruction_set: str) -> Floats:
     return readings
 
 
-def test_rows_have_the_same_bits_and_are_close_to_stock(model: Path, sets: list[Kernels]) -> None:
-    stock = logits(model, "off", "")
+def test_rows_have_the_same_bits_and_are_close_to_stock(model: Path, library_path: Path, sets: list[Kernels]) -> None:
+    stock = logits(model, library_path, "off", "")
     first = None
     for kernels in sets:
-        readings = logits(model, "on", kernels.name)
+        readings = logits(model, library_path, "on", kernels.name)
         alone = readings[:, :1, :1]
         assert np.array_equal(readings, np.broadcast_to(alone, readings.shape)), kernels.name
         assert first is None or np.array_equal(readings, first), f"{kernels.name} gives other bits than {sets[0].name}"
