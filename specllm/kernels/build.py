@@ -15,7 +15,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from pathlib import Path
 
 NATIVE = Path(__file__).with_name("native")
 LIBRARY = Path(__file__).with_name("libspecllm-kernels.so")
-HEADERS = Path(sysconfig.get_path("platlib"), "include")  # ggml's, where llama-cpp-python installs them
 IS_SUPPORTED = sys.platform == "linux" and platform.machine().lower() in ("x86_64", "amd64")
 
 # File -> the x86-64 level and what it may use beyond that
@@ -90,14 +88,14 @@ def sources_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def build(compiler: Compiler, ggml_headers: Path, out: Path = LIBRARY) -> None:
-    """Leaves the library at `out`, whole or not at all. `ggml_headers` is the folder with ggml.h; raises BuildFailed."""
+def build(compiler: Compiler, out: Path = LIBRARY) -> None:
+    """Leaves the library at `out`, whole or not at all; raises BuildFailed."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kernels.", dir=out.parent) as folder:
 
         def compile_one(name: str) -> Path:
             made = Path(folder) / f"{name}.o"
-            marks = [f"-I{ggml_headers}", f'-DSPECLLM_SOURCES="{sources_digest()}"'] if name == "plugin.cpp" else []
+            marks = [f'-DSPECLLM_SOURCES="{sources_digest()}"'] if name == "plugin.cpp" else []
             _run([*compiler.compile, *FLAGS, *compiler.target(*FILES[name]), *marks, "-c", NATIVE / name, "-o", made])
             return made
 
@@ -116,8 +114,6 @@ def _run(command: list[str | Path]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m specllm.kernels.build", description=__doc__)
-    parser.add_argument("--ggml-headers", type=Path, default=HEADERS,
-                        help="the folder with ggml.h; default: where llama-cpp-python installs it")  # fmt: skip
     parser.add_argument("--out", type=Path, default=LIBRARY)
     options = parser.parse_args()
     compiler = find_compiler()
@@ -128,7 +124,7 @@ def main() -> int:
         )
         return 1
     try:
-        build(compiler, options.ggml_headers, options.out)
+        build(compiler, options.out)
     except BuildFailed as error:
         print(f"error: the kernels do not compile: {error}\nhint: specllm works without them", file=sys.stderr)
         return 1

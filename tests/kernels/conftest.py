@@ -15,12 +15,12 @@ def library_path() -> Path:
     """The kernels of these sources, compiled once into the environment (half a minute) and apart from the installed ones:
     everything else is tested as a user without them has it."""
     compiler = build.find_compiler()
-    if not build.IS_SUPPORTED or compiler is None or not (build.HEADERS / "ggml.h").is_file():
-        pytest.skip("x86-64 Linux with a C++ compiler and ggml's headers")
+    if not build.IS_SUPPORTED or compiler is None:
+        pytest.skip("x86-64 Linux with a C++ compiler")
     library = Path(sys.prefix, "tested-kernels", f"{build.sources_digest()}.so")
     with locked(library.with_name("lock")):
         if not library.is_file():
-            build.build(compiler, build.HEADERS, library)
+            build.build(compiler, library)
     return library
 
 

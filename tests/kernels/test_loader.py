@@ -132,7 +132,7 @@ def test_another_ggml_is_refused(library_path: Path, libraries: Libraries, tmp_p
 
 def test_the_build_names_the_compilers_words(tmp_path: Path) -> None:
     with pytest.raises(build.BuildFailed, match="no such compiler"):
-        build.build(build.named_compiler("sh -c 'echo no such compiler >&2; exit 1' --"), tmp_path, tmp_path / "out.so")
+        build.build(build.named_compiler("sh -c 'echo no such compiler >&2; exit 1' --"), tmp_path / "out.so")
     assert list(tmp_path.iterdir()) == []
     assert (
         subprocess.run([sys.executable, "-m", "specllm.kernels.build", "--help"], capture_output=True).returncode == 0

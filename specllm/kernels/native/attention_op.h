@@ -2,7 +2,7 @@
 // result (attention.h), so it may depend on the number of threads.
 #pragma once
 #include "attention_sizes.h"
-#include "ggml_private.h"
+#include "ggml_interface.h"
 #include "processor.h"
 
 namespace specllm {

@@ -1,6 +1,6 @@
 // MUL_MAT on packed weights: activations are made int8 blocks by all threads, then each takes groups of rows.
 #pragma once
-#include "ggml_private.h"
+#include "ggml_interface.h"
 #include "matrix.h"
 
 namespace specllm {

@@ -1,15 +1,44 @@
-// The part of ggml's private interface that the plugin speaks, as it is in ggml 0.25.3. Its public headers say the rest: they
-// lie beside the installed llama-cpp-python, so they are those of the very library.
+// The part of ggml's interface that the plugin speaks, as it is in ggml 0.25.3: declared here, so that compiling the kernels
+// needs no other files. tests/kernels/test_interface.py compares it with the headers of the installed version; what can be
+// checked in the loaded library, plugin.cpp checks before anything is installed; the self-test in a child process does the rest.
 //
-// Sources: ggml/src/ggml-backend-impl.h, ggml/src/ggml-cpu/ggml-cpu-impl.h, ggml/src/ggml-cpu/traits.h. What can be checked of
-// it in the loaded library, plugin.cpp checks before anything is installed; the self-test in a child process does the rest.
+// Sources: ggml/include/ggml.h, ggml/src/ggml-backend-impl.h, ggml/src/ggml-cpu/ggml-cpu-impl.h, ggml/src/ggml-cpu/traits.h.
 #pragma once
-#include "ggml-backend.h"
-#include "ggml.h"
+#include <stddef.h>
+#include <stdint.h>
 
 namespace specllm {
 
 #define SPECLLM_GGML_VERSION "0.25.3"
+
+// Only pointers to these are passed on. A buffer and its type, Buffer and BufferType below, are ours to make.
+typedef struct ggml_backend_buffer * ggml_backend_buffer_t;
+typedef struct ggml_backend_buffer_type * ggml_backend_buffer_type_t;
+typedef struct ggml_backend_device * ggml_backend_dev_t;
+typedef struct ggml_backend_reg * ggml_backend_reg_t;
+struct ggml_threadpool;
+
+enum ggml_type : int { GGML_TYPE_F32 = 0, GGML_TYPE_F16 = 1, GGML_TYPE_Q8_0 = 8, GGML_TYPE_COUNT = 43 };
+enum ggml_op : int { GGML_OP_MUL_MAT = 29, GGML_OP_MUL_MAT_ID = 30, GGML_OP_FLASH_ATTN_EXT = 74 };
+enum ggml_status : int { GGML_STATUS_SUCCESS = 0 };
+enum ggml_backend_buffer_usage : int { GGML_BACKEND_BUFFER_USAGE_ANY = 0 };
+
+struct ggml_tensor {
+    ggml_type type;
+    ggml_backend_buffer_t buffer;
+    int64_t ne[4];  // elements in each dimension
+    size_t nb[4];   // bytes from one to the next
+    ggml_op op;
+    int32_t op_params[16];
+    int32_t flags;
+    ggml_tensor * src[10];
+    ggml_tensor * view_src;
+    size_t view_offs;
+    void * data;
+    char name[64];
+    void * extra;
+    char padding[8];
+};
 
 struct BufferTypeFunctions {  // ggml_backend_buffer_type_i
     const char * (*get_name)(ggml_backend_buffer_type_t);
@@ -56,7 +85,7 @@ struct ComputeParams {  // ggml_compute_params
     int ith, nth;
     size_t wsize;
     void * wdata;
-    struct ggml_threadpool * threadpool;
+    ggml_threadpool * threadpool;
     bool use_ref;
 };
 
@@ -84,9 +113,9 @@ struct Vector {  // std::vector<ggml_backend_buffer_type_t>, the same in libstdc
 struct Ggml {
     Vector * (*extra_buffer_types)();
     ggml_backend_reg_t (*cpu_reg)();
-    void (*barrier)(struct ggml_threadpool *);
-    void (*chunk_set)(struct ggml_threadpool *, int);
-    int (*chunk_add)(struct ggml_threadpool *, int);
+    void (*barrier)(ggml_threadpool *);
+    void (*chunk_set)(ggml_threadpool *, int);
+    int (*chunk_add)(ggml_threadpool *, int);
     ggml_backend_buffer_t (*buffer_init)(ggml_backend_buffer_type_t, BufferFunctions, void *, size_t);
     bool (*is_host)(ggml_backend_buffer_type_t);
     ggml_backend_dev_t (*device)(ggml_backend_reg_t, size_t);
