@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import filecmp
 import hashlib
 import os
 import re
@@ -22,6 +23,7 @@ import time
 import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +31,7 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # specllm is not installed yet
 
+from specllm.kernels import build as kernels  # noqa: E402
 from specllm.runtime import build_flags  # noqa: E402
 
 VENV = ROOT / ".venv"
@@ -221,9 +224,17 @@ def install_packages(status: Status, project: Mapping[str, object]) -> None:
         pip("install", "--no-deps", "--editable", ROOT, hint=hint)
 
 
+@dataclass(frozen=True)
+class Tools:
+    """What compiles."""
+
+    environment: Mapping[str, str]  # in which CMake finds it
+    for_kernels: kernels.Compiler | None
+
+
 @contextlib.contextmanager
-def clang(status: Status, folder: Path) -> Iterator[dict[str, str]]:
-    """The environment in which CMake finds the pinned clang, unpacked below `folder`."""
+def clang(status: Status, folder: Path) -> Iterator[Tools]:
+    """The pinned clang, unpacked below `folder`, and the environment in which CMake finds it."""
     tools = folder / "tools"
     hint = "to build with this machine's own compiler: CC=cc CXX=c++ scripts/setup"
     text = f"fetching a compiler ({build_flags.ZIG_REQUIREMENT}, 100 MB, for this build only)"
@@ -244,7 +255,8 @@ def clang(status: Status, folder: Path) -> Iterator[dict[str, str]]:
         )
     bin = tools / "bin"
     bin.mkdir(exist_ok=True)
-    zig = shlex.quote(str(tools / "ziglang" / "zig"))
+    program = tools / "ziglang" / "zig"
+    zig = shlex.quote(str(program))
     for name, arguments in {
         "cc": f"cc -include {shlex.quote(str(build_flags.YIELDING_PAUSE))}",
         "c++": "c++",
@@ -255,55 +267,79 @@ def clang(status: Status, folder: Path) -> Iterator[dict[str, str]]:
         only_compiles = 'case " $* " in *CompilerId.c*) set -- -c "$@" ;; esac\n' if name in ("cc", "c++") else ""
         (bin / name).write_text(f'#!/bin/sh\n{only_compiles}exec {zig} {arguments} "$@"\n', encoding="utf-8")
         (bin / name).chmod(0o755)
-    yield {"CC": str(bin / "cc"), "CXX": str(bin / "c++"), "ZIG_GLOBAL_CACHE_DIR": str(tools / "cache")}
+    names = {"CC": bin / "cc", "CXX": bin / "c++", "ZIG_GLOBAL_CACHE_DIR": tools / "cache"}
+    yield Tools({name: str(path) for name, path in names.items()}, kernels.zig(program))
     shutil.rmtree(tools)
 
 
-def check_compiler() -> None:
-    for tool in (os.environ.get("CXX") or "c++", os.environ.get("CC") or "cc"):
+def compile_missing(status: Status, version: str, backend: str, compiler: build_flags.Compiler, *,
+                    wheels: Path | None, library: Path | None) -> None:  # fmt: skip
+    """Compiles llama.cpp into a wheel in the folder `wheels`, and the kernels into the file `library`; None is left out.
+
+    Each is there whole or not at all.
+    """
+    parent = wheels_folder()
+    parent.mkdir(parents=True, exist_ok=True)
+    for left in parent.glob("building.*"):  # of a run that was killed; nobody builds for a day
+        if time.time() - left.stat().st_mtime > DAY_S:
+            shutil.rmtree(left, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="building.", dir=parent)))
+        is_fetched = compiler == "zig"
+        tools = stack.enter_context(clang(status, folder)) if is_fetched else Tools({}, kernels.find_compiler())
+        with meanwhile(*[partial(build_kernels, status, tools, library)] if library else []):
+            if wheels:
+                check_compiler(tools)
+                build_wheel(status, version, backend, compiler, tools, folder, wheels)
+
+
+def check_compiler(tools: Tools) -> None:
+    environment = {**os.environ, **tools.environment}
+    for tool in (environment.get("CXX") or "c++", environment.get("CC") or "cc"):
         if not shutil.which(shlex.split(tool)[0]):
             raise Failed(f"no C++ compiler ({tool}) on this machine",
                          "install one (Debian: apt install build-essential; macOS: xcode-select --install) and run "
                          "scripts/setup again")  # fmt: skip
 
 
-def build_wheel(status: Status, version: str, backend: str, compiler: build_flags.Compiler, into: Path) -> None:
-    """Compiles llama.cpp and leaves its wheel in the folder `into`, which is there whole or not at all."""
-    flags = build_flags.cmake_args(backend, compiler=compiler)
-    into.parent.mkdir(parents=True, exist_ok=True)
-    for left in into.parent.glob("building.*"):  # of a run that was killed; nobody builds for a day
-        if time.time() - left.stat().st_mtime > DAY_S:
-            shutil.rmtree(left, ignore_errors=True)
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="building.", dir=into.parent)))
-        if compiler == "zig":
-            environment = stack.enter_context(clang(status, folder))
-        else:
-            check_compiler()
-            environment = {}
-        sources = folder / "sources.txt"
-        sources.write_text(f"{BINDING}=={version} --hash=sha256:{build_flags.SOURCES_SHA256}\n", encoding="utf-8")
-        arguments = shlex.join(flags)
-        made = folder / "wheel"
-        with status.job("llama.cpp", f"building {BINDING} {version} for {backend}: {arguments}") as tell:
-            progress = Progress()
+def build_kernels(status: Status, tools: Tools, library: Path) -> None:
+    """Compiles specllm's kernels; where that fails, says so, because everything works without them."""
+    if tools.for_kernels is None:
+        status.say("no C++ compiler for specllm's kernels; llama.cpp's own compute")
+        return
+    with status.job("kernels", "compiling specllm's kernels"):
+        try:
+            kernels.build(tools.for_kernels, library, tools.environment)
+        except kernels.BuildFailed as error:
+            status.say(f"specllm's kernels do not compile, so llama.cpp's own compute:\n{error}")
 
-            def read(line: str) -> None:
-                if said := progress.read(line):
-                    tell(said)
-                elif "Downloading" in line:
-                    tell("fetching the sources (77 MB)")
-                elif "Installing build dependencies" in line:
-                    tell("fetching its build tools")
-                elif "Configuring CMake" in line:
-                    tell("looking at the compiler")
 
-            tell("fetching the sources (77 MB)")
-            pip("wheel", "--no-cache-dir", "--no-deps", "--no-binary", BINDING, "--require-hashes", "--wheel-dir", made,
-                "-r", sources, environment={"CMAKE_ARGS": arguments, **environment}, read=read, is_told=True,
-                hint="the last lines above say why; without a fetched compiler: CC=cc CXX=c++ scripts/setup")  # fmt: skip
-        shutil.rmtree(into, ignore_errors=True)
-        made.rename(into)
+def build_wheel(status: Status, version: str, backend: str, compiler: build_flags.Compiler, tools: Tools, folder: Path,
+                into: Path) -> None:  # fmt: skip
+    """Compiles llama.cpp with the work below `folder`, and leaves its wheel in the folder `into`."""
+    sources = folder / "sources.txt"
+    sources.write_text(f"{BINDING}=={version} --hash=sha256:{build_flags.SOURCES_SHA256}\n", encoding="utf-8")
+    arguments = shlex.join(build_flags.cmake_args(backend, compiler=compiler))
+    made = folder / "wheel"
+    with status.job("llama.cpp", f"building {BINDING} {version} for {backend}: {arguments}") as tell:
+        progress = Progress()
+
+        def read(line: str) -> None:
+            if said := progress.read(line):
+                tell(said)
+            elif "Downloading" in line:
+                tell("fetching the sources (77 MB)")
+            elif "Installing build dependencies" in line:
+                tell("fetching its build tools")
+            elif "Configuring CMake" in line:
+                tell("looking at the compiler")
+
+        tell("fetching the sources (77 MB)")
+        pip("wheel", "--no-cache-dir", "--no-deps", "--no-binary", BINDING, "--require-hashes", "--wheel-dir", made,
+            "-r", sources, environment={"CMAKE_ARGS": arguments, **tools.environment}, read=read, is_told=True,
+            hint="the last lines above say why; without a fetched compiler: CC=cc CXX=c++ scripts/setup")  # fmt: skip
+    shutil.rmtree(into, ignore_errors=True)
+    made.rename(into)
 
 
 def pull_models(status: Status, names: Sequence[str]) -> None:
@@ -347,6 +383,7 @@ def set_up(status: Status, names: Sequence[str], *, is_rebuilt: bool) -> None:
         raise Failed(str(error), "scripts/setup --help tells what it may be") from None
     key = build_flags.build_key(version, backend, compiler, flags)
     wheels = wheels_folder() / key
+    compiled = wheels_folder() / f"kernels-{compiler}-{kernels.sources_digest()}" / kernels.LIBRARY.name
     # The stamp says what was installed; a wheel of another build has the same version, so pip alone would keep the old one.
     stamp, noted = f"{key} {hashlib.sha256(text.encode()).hexdigest()}", VENV / "setup-stamp"
     make_venv(status)
@@ -365,9 +402,16 @@ def set_up(status: Status, names: Sequence[str], *, is_rebuilt: bool) -> None:
         steps.append(partial(install_packages, status, project))
     if names:
         steps.append(pull)
+    is_wheel_missing = is_rebuilt or not list(wheels.glob("*.whl"))
+    are_kernels_missing = kernels.IS_SUPPORTED and (is_rebuilt or not compiled.is_file())
     with meanwhile(*steps):
-        if is_rebuilt or not list(wheels.glob("*.whl")):
-            build_wheel(status, version, backend, compiler, wheels)
+        if is_wheel_missing or are_kernels_missing:
+            compile_missing(status, version, backend, compiler, wheels=wheels if is_wheel_missing else None,
+                            library=compiled if are_kernels_missing else None)  # fmt: skip
+    if compiled.is_file() and not (kernels.LIBRARY.is_file() and filecmp.cmp(compiled, kernels.LIBRARY, shallow=False)):
+        copy = kernels.LIBRARY.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(compiled, copy)
+        copy.replace(kernels.LIBRARY)
     if is_stale:
         wheel = next(wheels.glob("*.whl"))
         hint = "look at the connection to the package index, then run scripts/setup again"

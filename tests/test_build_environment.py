@@ -25,6 +25,7 @@ def script() -> ModuleType:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -131,13 +132,26 @@ def test_compiler_and_sources_are_taken_by_their_digest(
     for folder in (killed, running):
         folder.mkdir(parents=True)
     os.utime(killed, (0, 0))
-    script.build_wheel(script.Status(), "0.3.36", "cpu", "zig", tmp_path / "wheels" / "key")
+    monkeypatch.setenv("SPECLLM_WHEELS_DIR", str(tmp_path / "wheels"))
+    script.compile_missing(script.Status(), "0.3.36", "cpu", "zig", wheels=tmp_path / "wheels" / "key", library=None)
     assert pinned == [
         f"{build_flags.ZIG_REQUIREMENT} --hash=sha256:{build_flags.ZIG_SHA256}\n",
         f"llama-cpp-python==0.3.36 --hash=sha256:{build_flags.SOURCES_SHA256}\n",
     ]
     left = {path.name for path in (tmp_path / "wheels").iterdir()}
     assert left == {"key", running.name}  # nothing half made, and somebody else's is left alone
+
+
+def test_kernels_that_do_not_compile_are_told_and_stop_nothing(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler = script.kernels.named_compiler("sh -c 'echo out of registers >&2; exit 1' --")
+    script.build_kernels(script.Status(), script.Tools({}, compiler), tmp_path / "kernels.so")
+    script.build_kernels(script.Status(), script.Tools({}, None), tmp_path / "kernels.so")
+    said = capsys.readouterr().err
+    assert "out of registers" in said
+    assert "no C++ compiler for specllm's kernels" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_binding_is_pinned_to_one_version(script: ModuleType) -> None:
@@ -184,6 +198,7 @@ def test_models_that_cannot_be_fetched_keep_nothing_from_being_installed(
     for name, stand_in in {"VENV": venv, "make_venv": lambda status: None, "run": run, "pip": pip}.items():
         monkeypatch.setattr(script, name, stand_in)
     monkeypatch.setattr(script.build_flags, "build_key", lambda *facts: "key")
+    monkeypatch.setattr(script.kernels, "IS_SUPPORTED", False)
     with pytest.raises(script.Failed, match="no such host"):
         script.set_up(script.Status(), ["a-model"], is_rebuilt=False)
     assert done == ["install", "install", "pull", "install", "install", "smoke"]

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,26 +89,29 @@ def sources_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def build(compiler: Compiler, out: Path = LIBRARY) -> None:
-    """Leaves the library at `out`, whole or not at all; raises BuildFailed."""
+def build(compiler: Compiler, out: Path = LIBRARY, environment: Mapping[str, str] | None = None) -> None:
+    """Leaves the library at `out`, whole or not at all; raises BuildFailed. `environment` is added to the process's own."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kernels.", dir=out.parent) as folder:
 
         def compile_one(name: str) -> Path:
             made = Path(folder) / f"{name}.o"
             marks = [f'-DSPECLLM_SOURCES="{sources_digest()}"'] if name == "plugin.cpp" else []
-            _run([*compiler.compile, *FLAGS, *compiler.target(*FILES[name]), *marks, "-c", NATIVE / name, "-o", made])
+            words = [*compiler.compile, *FLAGS, *compiler.target(*FILES[name]), *marks]
+            _run([*words, "-c", NATIVE / name, "-o", made], environment)
             return made
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(compile_one, FILES))
         library = Path(folder) / out.name
-        _run([*compiler.link, "-shared", "-s", "-Wl,--as-needed", "-o", library, *objects, "-lm", "-ldl"])
+        _run([*compiler.link, "-shared", "-s", "-Wl,--as-needed", "-o", library, *objects, "-lm", "-ldl"],
+             environment)  # fmt: skip
         library.replace(out)
 
 
-def _run(command: list[str | Path]) -> None:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+def _run(command: list[str | Path], environment: Mapping[str, str] | None) -> None:
+    done = subprocess.run([str(word) for word in command], env={**os.environ, **(environment or {})},
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL)  # fmt: skip
     if done.returncode:
         raise BuildFailed(f"{shlex.join(str(word) for word in command)}\n{done.stderr.strip()}")
 
