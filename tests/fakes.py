@@ -40,6 +40,10 @@ class BigramModel:
         n = {"all": len(rows), "last": 1, "none": 0}[logits]
         return np.array(rows[len(rows) - n :], dtype=np.float32).reshape(n, self.n_vocab)
 
+    @property
+    def is_width_independent(self) -> bool:
+        return False
+
     def rollback(self, n_past: int) -> None:
         assert 0 <= n_past <= self.n_past
         del self.cache[n_past:]

@@ -70,8 +70,10 @@ class ExactWidths:
     def known(self, wanted: int) -> int | None:
         """How many of `wanted` tokens a block may have now; None where that was not measured yet at this depth.
 
-        No block reaches over the end of a depth.
+        No block reaches over the end of a depth. A target that is independent of widths has no limit and needs no measuring.
         """
+        if self._target.is_width_independent:
+            return wanted
         end, steps = self._steps(wanted)
         depth = self._by_depth.get(end, _Depth())
         if depth.width < steps[-1] and not depth.is_final:
@@ -94,6 +96,8 @@ class ExactWidths:
 
     def summary(self) -> str:
         """`blocks of at most 3 tokens`, or what else is known."""
+        if self._target.is_width_independent:
+            return "blocks of any length"
         widths = {depth.width for depth in self._by_depth.values() if depth.width > 1 or depth.is_final}
         if not widths:
             return "nothing measured"

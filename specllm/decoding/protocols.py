@@ -31,6 +31,11 @@ class LanguageModel(Protocol):
         """Tokens now in the KV cache."""
         ...
 
+    @property
+    def is_width_independent(self) -> bool:
+        """Whether a token's logits are known to have the same bits whatever is fed with it, after at least one forward."""
+        ...
+
     def forward(self, tokens: Sequence[Token], *, logits: Literal["all", "last", "none"] = "all") -> Logits:
         """Appends `tokens` to the KV cache; returns (rows, n_vocab) with one row per token, one, or none.
 

@@ -16,7 +16,8 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
@@ -40,6 +41,8 @@ class Kernels:
     digest: str = ""  # of the kernels' sources
     reason: str = ""  # why ggml's own kernels compute
     is_expected: bool = False  # nothing is wrong: they were never there
+    # How often ggml itself computed something so far that may give a row other bits beside other rows
+    count_others: Callable[[], int] = field(default=lambda: 0, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -99,7 +102,7 @@ def _try_install(folder: Path, library: Path, instruction_set: str) -> Kernels:
         return Kernels(reason=f"specllm's failed their test: {complaint}")
     if complaint := put_in_place(native, libraries, instruction_set):
         return Kernels(reason=complaint)
-    return Kernels(native.specllm_installed_set().decode(), digest)
+    return Kernels(native.specllm_installed_set().decode(), digest, count_others=native.specllm_n_others)
 
 
 def load(library: Path) -> ctypes.CDLL:
@@ -111,6 +114,7 @@ def load(library: Path) -> ctypes.CDLL:
     native.specllm_install.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_bool]
     native.specllm_packed_total.restype = ctypes.c_size_t
     native.specllm_buffer_type.restype = ctypes.c_void_p
+    native.specllm_n_others.restype = ctypes.c_long
     return native
 
 

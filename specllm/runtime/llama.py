@@ -174,6 +174,12 @@ class LlamaModel:
         self.n_outputs_max = int(params.n_outputs_max)
         self.threads = threads
         threadpool.attach(self.handle, threads)
+        # On a GPU nobody knows; on the CPU the kernels see whether all that matters was theirs.
+        self._kernels = kernels.put_in_place()
+        self._may_be_width_independent = (
+            bool(self._kernels.instruction_set) and not llama_cpp.llama_supports_gpu_offload()
+        )
+        self._has_computed = False
         self._make_batch()
         try:
             self._choose_rollback()
@@ -184,6 +190,11 @@ class LlamaModel:
     @property
     def rollback_kind(self) -> RollbackKind:
         return self._rollback.kind
+
+    @property
+    def is_width_independent(self) -> bool:
+        """See `LanguageModel`; true where everything so far ran on specllm's kernels or row by row."""
+        return self._has_computed and self._may_be_width_independent
 
     @property
     def n_past(self) -> int:
@@ -281,6 +292,7 @@ class LlamaModel:
         self._wants_logits[:n] = 0
         self._wants_logits[n - n_outputs : n] = 1
         self._batch.n_tokens = n
+        n_others = self._kernels.count_others()
         code = None
         try:
             code = llama_cpp.llama_decode(self.handle, self._batch)
@@ -290,6 +302,8 @@ class LlamaModel:
         if code:
             self._raise_for(code, n)
         self._rollback.after_decode(n)
+        self._has_computed = True
+        self._may_be_width_independent &= self._kernels.count_others() == n_others
         if not n_outputs:
             return np.empty((0, self.vocab.n_tokens), dtype=np.float32)
         pointer = llama_cpp.llama_get_logits(self.handle)  # waits for the device

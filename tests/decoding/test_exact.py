@@ -91,6 +91,17 @@ def test_only_what_is_wanted_and_has_room_is_tried_and_that_once():
     assert widths.as_dict()["256"] == 64
 
 
+def test_a_target_that_is_independent_of_widths_has_no_limit_and_nothing_is_measured():
+    class Independent(Kernels):
+        is_width_independent = True
+
+    model = Independent({10**9: 3})
+    widths = ExactWidths(model)
+    assert widths.known(200) == widths.of(200, 1) == 200
+    assert widths.summary() == "blocks of any length"
+    assert model.n_forwards == 0
+
+
 def test_another_depth_is_measured_anew():
     model = Kernels({256: 3, 10**9: 1})
     widths = ExactWidths(model)

@@ -1,7 +1,8 @@
-"""A child process of test_models.py: `python -m tests.kernels.run_model MODEL OUT`.
+"""A child process of test_models.py: `python -m tests.kernels.run_model MODEL OUT SET INDEPENDENT`.
 
 Forwards the same tokens in blocks of several widths, with one thread and with two, behind prefixes of several lengths, and
-writes the logits: an array (prefixes, threads, widths, ROWS, n_vocab).
+writes the logits: an array (prefixes, threads, widths, ROWS, n_vocab). SET is the expected instruction set, and INDEPENDENT
+(0 or 1) whether the model must know that its rows are independent of the width.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def main() -> None:
                 ]
                 readings.append(np.concatenate(rows))
                 language_model.rollback(prefix)
+        assert language_model.is_width_independent == (sys.argv[4] == "1")
         language_model.close()
     shape = (len(THREADS), len(PREFIXES), len(WIDTHS), ROWS, -1)
     np.save(out, np.stack(readings).reshape(shape).swapaxes(0, 1))

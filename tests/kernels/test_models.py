@@ -41,7 +41,7 @@ def model(request: pytest.FixtureRequest, plain_model: Path) -> Path:
     return out
 
 
-def logits(model: Path, library: Path, mode: str, instruction_set: str) -> Floats:
+def logits(model: Path, library: Path, mode: str, instruction_set: str, *, is_independent: bool) -> Floats:
     out = model.with_suffix(f".{mode}.{instruction_set}.npy")
     environment = {
         **os.environ,
@@ -50,7 +50,8 @@ def logits(model: Path, library: Path, mode: str, instruction_set: str) -> Float
         "SPECLLM_KERNELS_LIBRARY": str(library),
         "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, "-m", "tests.kernels.run_model", str(model), str(out), instruction_set]
+    command = [sys.executable, "-m", "tests.kernels.run_model", str(model), str(out), instruction_set,
+               str(int(is_independent))]  # fmt: skip
     child = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
     assert child.returncode == 0, child.stderr
     readings: Floats = np.load(out)
@@ -58,13 +59,23 @@ def logits(model: Path, library: Path, mode: str, instruction_set: str) -> Float
 
 
 def test_rows_have_the_same_bits_and_are_close_to_stock(model: Path, library_path: Path, sets: list[Kernels]) -> None:
-    stock = logits(model, library_path, "off", "")
+    stock = logits(model, library_path, "off", "", is_independent=False)
     first = None
     for kernels in sets:
-        readings = logits(model, library_path, "on", kernels.name)
+        readings = logits(model, library_path, "on", kernels.name, is_independent=True)
         alone = readings[:, :1, :1]
         assert np.array_equal(readings, np.broadcast_to(alone, readings.shape)), kernels.name
         assert first is None or np.array_equal(readings, first), f"{kernels.name} gives other bits than {sets[0].name}"
         first = readings
     assert first is not None
     assert np.abs(first - stock).std() < 0.05 * stock.std()
+
+
+def test_a_type_without_kernels_is_computed_by_ggml_and_known_to_depend_on_the_width(
+    plain_model: Path, library_path: Path, sets: list[Kernels]
+) -> None:
+    out = plain_model.with_name("q3_k_m.gguf")
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype, params.nthread = llama_cpp.LLAMA_FTYPE_MOSTLY_Q3_K_M, 1
+    assert llama_cpp.llama_model_quantize(os.fsencode(plain_model), os.fsencode(out), params) == 0
+    assert np.isfinite(logits(out, library_path, "on", sets[0].name, is_independent=False)).all()

@@ -1,7 +1,8 @@
 """Whether every arm said what plain decoding says, and if not, whether that is a near tie or a defect.
 
 llama.cpp's kernels differ with the width of a block, so logits do a little too, and two tokens that are nearly equally
-likely can change places. Anything else is a bug.
+likely can change places. Anything else is a bug; with specllm's kernels, which give a row the same bits at every width, so is
+that.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ class Difference:
     # Nats from the likeliest token to the less likely one of the two, computed anew behind the text that both have:
     gap: float | None  # token by token
     gap_in_blocks: float | None  # in the blocks that the arm fed, without what was rejected in earlier ones
+    is_width_independent: bool = False  # the target's logits have the same bits at every width
 
     @property
     def kind(self) -> Literal["near tie", "defect"]:
         """A near tie where one of the two ways to compute it says so: in neither was anything rejected before."""
+        if self.is_width_independent:
+            return "defect"
         gaps = [gap for gap in (self.gap, self.gap_in_blocks) if gap is not None]
         return "near tie" if gaps and min(gaps) < NEAR_TIE else "defect"
 
@@ -78,7 +82,10 @@ def differences(runner: Runner, case: Case, samples: Sequence[Sample]) -> Iterat
             candidates = plain, other
             gaps = [_gap(runner, case, ours[:position], (1,) * position, (), candidates),
                     _gap(runner, case, ours[:position], widths, draft, candidates)]  # fmt: skip
-        yield Difference(sample.prompt_id, sample.arm, sample.run, position, plain, other, *gaps)
+        yield Difference(
+            sample.prompt_id, sample.arm, sample.run, position, plain, other, gaps[0], gaps[1],
+            is_width_independent=runner.lanes[0].session.target.is_width_independent,
+        )  # fmt: skip
 
 
 def _blocks(sample: Sample, position: int) -> tuple[list[int], tuple[Token, ...]]:

@@ -77,6 +77,16 @@ T * forever() {
 MatrixTraits * matrix_traits;
 AttentionTraits * attention_traits;
 
+// Operations that ggml computes row by row, so that a row's result does not depend on those beside it. Any other one that is
+// not ours may take another way where there are more rows.
+const char * const ROW_BY_ROW[] = {
+    "NONE", "DUP", "ADD", "ADD1", "ADD_ID", "SUB", "MUL", "DIV", "SQR", "SQRT", "LOG", "SIN", "COS", "NORM", "RMS_NORM", "L2_NORM",
+    "GROUP_NORM", "SCALE", "CPY", "CONT", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "GET_ROWS", "SET_ROWS", "SOFT_MAX", "ROPE", "CLAMP",
+    "CONCAT", "REPEAT", "UNARY", "GLU", "ARGSORT", "TOP_K", "SUM_ROWS", "ARGMAX",
+};
+bool is_row_by_row[GGML_OP_COUNT];
+long n_others;
+
 struct PackedType final : ExtraBufferType {
     bool supports_op(ggml_backend_dev_t, const ggml_tensor * op) override {
         if (op->op != GGML_OP_MUL_MAT || type_of(op->src[0]) != &buffer_type || !kernels_for(op->src[0])) return false;
@@ -85,9 +95,11 @@ struct PackedType final : ExtraBufferType {
         return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && op->type == GGML_TYPE_F32 &&
                (!x->buffer || ggml.is_host((ggml_backend_buffer_type_t)type_of(x)));
     }
+    // ggml asks for every operation that it computes.
     Traits * get_tensor_traits(const ggml_tensor * op) override {
         if (op->op == GGML_OP_MUL_MAT && type_of(op->src[0]) == &buffer_type) return matrix_traits;
         if (op->op == GGML_OP_FLASH_ATTN_EXT && takes_attention && can_attend(op)) return attention_traits;
+        if ((unsigned)op->op >= GGML_OP_COUNT || !is_row_by_row[op->op]) __atomic_add_fetch(&n_others, 1, __ATOMIC_RELAXED);
         return nullptr;
     }
 };
@@ -190,6 +202,8 @@ const char * difference(void * base) {
     const auto op_name = find<const char * (*)(ggml_op)>(base, "ggml_op_name");
     if (!op_name || strcmp(op_name(GGML_OP_MUL_MAT), "MUL_MAT") || strcmp(op_name(GGML_OP_FLASH_ATTN_EXT), "FLASH_ATTN_EXT"))
         return "the numbers of operations";
+    for (int op = 0; op < GGML_OP_COUNT; op++)
+        for (const char * name : ROW_BY_ROW) is_row_by_row[op] |= !strcmp(op_name((ggml_op)op), name);
     const auto bytes = find<size_t (*)(ggml_type)>(base, "ggml_type_size");
     const auto columns = find<int64_t (*)(ggml_type)>(base, "ggml_blck_size");
     if (!bytes || !columns) return "the types";
@@ -276,6 +290,10 @@ EXPORT const char * specllm_install(const char * cpu_path, const char * base_pat
 
 // The name of the instruction set in use; null before specllm_install().
 EXPORT const char * specllm_installed_set() { return is_installed ? set->name : nullptr; }
+
+// How often an operation was seen so far that is neither ours nor computed row by row. A graph that adds nothing to it gives a
+// row the same bits at every width.
+EXPORT long specllm_n_others() { return __atomic_load_n(&n_others, __ATOMIC_RELAXED); }
 
 // The type of the buffers that hold packed weights.
 EXPORT void * specllm_buffer_type() { return &buffer_type; }

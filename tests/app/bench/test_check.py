@@ -45,6 +45,7 @@ def test_check_finds_a_forward_that_lies(request_of, monkeypatch):
 )  # fmt: skip
 def test_a_difference_is_a_near_tie_only_where_one_of_the_gaps_is_small(gaps, kind):
     assert Difference("a", "auto", 0, 3, 1, 2, *gaps).kind == kind
+    assert Difference("a", "auto", 0, 3, 1, 2, *gaps, is_width_independent=True).kind == "defect"
 
 
 @pytest.mark.parametrize(
