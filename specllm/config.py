@@ -26,6 +26,8 @@ CONTROLLED_DRAFT_LENGTH = 127  # the most a controller may choose: the widest bl
 GpuLayers = int | Literal["auto", "all"]
 StructureKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+KERNELS_MODES = ("auto", "on", "off")  # use specllm's where they work; an error where they do not; never
+KERNELS_VARIABLE = "SPECLLM_KERNELS"  # the environment's, because they are put in place once per process
 KV_TYPES: tuple[KvType, ...] = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -18,6 +19,8 @@ from typer.core import TyperCommand
 from specllm.cli.template import TemplateOptions
 from specllm.config import (
     DRAFTERS,
+    KERNELS_MODES,
+    KERNELS_VARIABLE,
     KV_TYPES,
     MAX_DRAFT_LENGTH,
     ContextConfig,
@@ -79,6 +82,13 @@ def _at_most(what: str, limit: int) -> Callable[[int], int]:
         return value
 
     return check
+
+
+def _choose_kernels(mode: str) -> str:
+    """Whoever first needs them in this process reads the variable, long before or after any configuration is made."""
+    _one_of("kernels mode", KERNELS_MODES)(mode)
+    os.environ[KERNELS_VARIABLE] = mode
+    return mode
 
 
 def _complete(names: tuple[str, ...]) -> Callable[[str], list[str]]:
@@ -262,6 +272,12 @@ class MachineOptions:
         int, _machine("--ubatch", metavar="N", callback=_at_most("ubatch size", MAX_CTX),
                       help="Tokens computed at once; memory grows with it."),
     ] = ContextConfig().n_ubatch  # fmt: skip
+    kernels: Annotated[
+        str,
+        _machine("--kernels", metavar="|".join(KERNELS_MODES), envvar=KERNELS_VARIABLE, show_envvar=False,
+                 autocompletion=_complete(KERNELS_MODES), callback=_choose_kernels,
+                 help="Compute with specllm's kernels where they work, or not; on: an error where they do not."),
+    ] = "auto"  # fmt: skip
     mmap: Annotated[bool, _machine("--mmap/--no-mmap", help="Map the file instead of reading it.")] = (
         ContextConfig().use_mmap
     )

@@ -104,7 +104,7 @@ def build(compiler: Compiler, out: Path = LIBRARY, environment: Mapping[str, str
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(compile_one, FILES))
         library = Path(folder) / out.name
-        _run([*compiler.link, "-shared", "-s", "-Wl,--as-needed", "-o", library, *objects, "-lm", "-ldl"],
+        _run([*compiler.link, "-shared", "-s", "-Wl,--as-needed", "-o", library, *objects, "-lm", "-ldl", "-lpthread"],
              environment)  # fmt: skip
         library.replace(out)
 

@@ -22,13 +22,13 @@ from pathlib import Path
 
 import platformdirs
 
+from specllm.config import KERNELS_MODES, KERNELS_VARIABLE
 from specllm.errors import BackendError, ConfigError
 from specllm.kernels import build
 
 LOGGER = logging.getLogger("specllm.kernels")
-MODE_VARIABLE, SET_VARIABLE = "SPECLLM_KERNELS", "SPECLLM_KERNELS_SET"
+SET_VARIABLE = "SPECLLM_KERNELS_SET"
 LIBRARY_VARIABLE = "SPECLLM_KERNELS_LIBRARY"
-MODES = ("auto", "on", "off")
 TEST_TIMEOUT_S = 120.0  # it takes half a second; on a machine that is busy with other things longer
 HINT = "compile them with `python -m specllm.kernels.build`, or run without them: SPECLLM_KERNELS=off"
 
@@ -68,11 +68,11 @@ def install(folder: Path, library: Path | None = None) -> Kernels:
 
     Raises ConfigError for a mode that does not exist, and BackendError where the mode is `on` and something is in the way.
     """
-    mode = os.environ.get(MODE_VARIABLE) or "auto"
-    if mode not in MODES:
-        raise ConfigError(f"{MODE_VARIABLE}={mode} is no mode", f"use one of {', '.join(MODES)}")
+    mode = os.environ.get(KERNELS_VARIABLE) or "auto"
+    if mode not in KERNELS_MODES:
+        raise ConfigError(f"{KERNELS_VARIABLE}={mode} is no mode", f"use one of {', '.join(KERNELS_MODES)}")
     if mode == "off":
-        return Kernels(reason=f"{MODE_VARIABLE} is off", is_expected=True)
+        return Kernels(reason=f"{KERNELS_VARIABLE} is off", is_expected=True)
     library = library or Path(os.environ.get(LIBRARY_VARIABLE) or build.LIBRARY)
     kernels = _try_install(folder, library, os.environ.get(SET_VARIABLE, ""))
     if not kernels.instruction_set:

@@ -15,11 +15,6 @@
 namespace specllm {
 namespace {
 
-// How far ahead of the block in work memory is asked for, in bytes. From the prototype (Zen 3, 2026-11-30); not measured here.
-#ifndef SPECLLM_PREFETCH
-#define SPECLLM_PREFETCH 6144
-#endif
-
 // A GroupKernel (formats.h).
 template <class T, class Dots, int WIDTH>
 __attribute__((noinline)) void multiply(const uint8_t * w, const void * activations, int n_blocks, int n_strips, float * out, size_t stride) {
@@ -35,16 +30,13 @@ __attribute__((noinline)) void multiply(const uint8_t * w, const void * activati
             for (int h = 0; h < HALVES; h++) {
                 F * const here = sums[s * HALVES + h];
                 if (T::RUN == 1) {
-                    if (h == 0)
-                        for (int i = 0; i < T::STRIP_BYTES; i += 64) _mm_prefetch((const char *)w + SPECLLM_PREFETCH + i, _MM_HINT_T0);
                     T::template block<Dots, WIDTH>(w, h, a, here);
                 } else {
                     F run[WIDTH];
                     for (int c = 0; c < WIDTH; c++) run[c] = here[c];
                     for (int i = 0; i < n; i++) {
                         const uint8_t * block = w + (size_t)i * T::STRIP_BYTES;
-                        if (h == 0)
-                            for (int j = 0; j < T::STRIP_BYTES; j += 64) _mm_prefetch((const char *)block + SPECLLM_PREFETCH + j, _MM_HINT_T0);
+                        if (h == 0) ask_ahead<WIDTH, T::STRIP_BYTES>(block);
                         T::template block<Dots, WIDTH>(block, h, a + (size_t)i * WIDTH, run);
                     }
                     for (int c = 0; c < WIDTH; c++) here[c] = run[c];

@@ -22,11 +22,12 @@ struct Packed {
     }
 };
 
-// Packs all rows. Rows that the last strip lacks are zeros.
-inline void pack_matrix(const Packed & m, const uint8_t * src, uint8_t * out) {
+// Packs groups `begin` to `end`; `src` and `out` are the whole matrix. Rows that the last strip lacks are zeros.
+inline void pack_groups(const Packed & m, const uint8_t * src, uint8_t * out, int64_t begin, int64_t end) {
     static const uint8_t nothing[256] = {};
     const size_t row_bytes = (size_t)m.kernels->block_bytes * m.n_blocks;
-    for (int64_t group = 0; group < m.n_groups(); group++) {
+    out += begin * m.group_bytes();
+    for (int64_t group = begin; group < end; group++) {
         const int n_strips = m.strips_in(group);
         for (int64_t run = 0; run < m.n_blocks; run += m.kernels->run) {
             const int64_t n = m.n_blocks - run < m.kernels->run ? m.n_blocks - run : m.kernels->run;

@@ -40,7 +40,8 @@ EXPORT bool specllm_type(int set, int type, int * block_columns, int * block_byt
 EXPORT size_t specllm_packed_bytes(int set, int type, int64_t rows, int64_t columns) { return matrix(set, type, rows, columns).bytes(); }
 
 EXPORT void specllm_pack(int set, int type, const uint8_t * src, int64_t rows, int64_t columns, uint8_t * out) {
-    pack_matrix(matrix(set, type, rows, columns), src, out);
+    const Packed m = matrix(set, type, rows, columns);
+    pack_groups(m, src, out, 0, m.n_groups());
 }
 
 // x: (n, columns), out: (n, rows)
