@@ -124,6 +124,28 @@ def write_llama(path: Path, *, n_head: int = 4, n_head_kv: int = 2, n_ff: int = 
     return _close(writer, path)
 
 
+def write_mixture(path: Path, *, n_experts: int = 8, n_used: int = 2, n_ff: int = 96, **head: Unpack[Head]) -> Path:
+    """Writes an attention model whose feed-forward layers are mixtures of experts, and returns `path`."""
+    weights = _begin(path, "llama", **head)
+    writer, n_embd = weights.writer, weights.n_embd
+    writer.add_feed_forward_length(n_ff)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_rope_dimension_count(n_embd // 4)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_expert_count(n_experts)
+    writer.add_expert_used_count(n_used)
+    for layer in range(weights.n_layer):
+        block = f"blk.{layer}."
+        weights.add_attention(layer, n_head=4, n_head_kv=2)
+        weights.add_ones(block + "ffn_norm.weight", n_embd)
+        weights.add(block + "ffn_gate_inp.weight", n_experts, n_embd, scale=2.0)
+        weights.add(block + "ffn_gate_exps.weight", n_experts, n_ff, n_embd)
+        weights.add(block + "ffn_up_exps.weight", n_experts, n_ff, n_embd)
+        weights.add(block + "ffn_down_exps.weight", n_experts, n_embd, n_ff)
+    return _close(writer, path)
+
+
 def write_gemma3(path: Path, *, window: int = 8, **head: Unpack[Head]) -> Path:
     """Writes a model whose every other layer sees the last `window` tokens only, and returns `path`."""
     weights = _begin(path, "gemma3", **head)
@@ -217,8 +239,8 @@ class _Weights:
         return values
 
     def add(self, name: str, *shape: int, scale: float = 1.0) -> None:
-        """A matrix that keeps the variance of its input at `scale` squared; a vector of that deviation."""
-        fan_in = shape[1] if len(shape) == 2 else 1
+        """A matrix (or several) that keeps the variance of its input at `scale` squared; a vector of that deviation."""
+        fan_in = shape[-1] if len(shape) > 1 else 1
         self.writer.add_tensor(name, np.float32(scale / np.sqrt(fan_in)) * self.random(name, *shape))
 
     def add_ones(self, name: str, size: int, *, scale: float = 1.0) -> None:

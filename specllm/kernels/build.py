@@ -24,6 +24,7 @@ from pathlib import Path
 NATIVE = Path(__file__).with_name("native")
 LIBRARY = Path(__file__).with_name("libspecllm-kernels.so")
 IS_SUPPORTED = sys.platform == "linux" and platform.machine().lower() in ("x86_64", "amd64")
+GLIBC = "2.17"  # manylinux2014
 
 # File -> the x86-64 level and what it may use beyond that
 FILES: dict[str, tuple[str, str]] = {
@@ -58,7 +59,7 @@ class Compiler:
     def target(self, level: str, extension: str) -> list[str]:
         if self.is_zig:
             name = f"x86_64_{level}" if level else "x86_64"
-            return [f"-mcpu={name}+{extension}" if extension else f"-mcpu={name}", "-fno-sanitize=all"]
+            return [f"-mcpu={name}+{extension}" if extension else f"-mcpu={name}"]
         return [f"-march=x86-64-{level}" if level else "-march=x86-64"] + ([f"-m{extension}"] if extension else [])
 
 
@@ -78,7 +79,9 @@ def named_compiler(command: str) -> Compiler:
 
 
 def zig(program: Path) -> Compiler:
-    return Compiler((str(program), "c++"), (str(program), "cc"), is_zig=True)
+    """Makes a library for every system with this C library or a newer one, whatever this machine's is."""
+    words = "-target", f"x86_64-linux-gnu.{GLIBC}", "-fno-sanitize=all"
+    return Compiler((str(program), "c++", *words), (str(program), "cc", *words), is_zig=True)
 
 
 def sources_digest() -> str:

@@ -19,9 +19,21 @@ from specllm.kernels import loader
 
 Floats = npt.NDArray[np.float32]
 
-F32, F16 = 0, 1
-TYPES = {"F16": 1, "Q4_0": 2, "Q5_0": 6, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23}
+F32, F16, I32, Q4_K = 0, 1, 26, 12
+TYPES = {
+    "F32": 0,
+    "F16": 1,
+    "Q4_0": 2,
+    "Q5_0": 6,
+    "Q8_0": 8,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+    "IQ4_NL": 20,
+    "IQ4_XS": 23,
+}
 ROWS, COLUMNS, WIDTH = 80, 512, 21  # a group of strips that is not whole; a tile of 16 columns and one of 5
+EXPERTS, EXPERT_ROWS, SLOTS = 6, 64, 2
 CLOSE = 0.02  # of the result's deviation: activations are rounded to 8 bits by both, in blocks of other sizes
 
 
@@ -111,6 +123,24 @@ def multiply(
     return ggml.compute(work, result, (len(x), ROWS), n_threads)
 
 
+def multiply_experts(
+    ggml: Ggml, buffer_type: int, kind: int, blocks: npt.NDArray[np.uint8], x: Floats, ids: npt.NDArray[np.int32],
+    n_threads: int = 1,
+) -> Floats:  # fmt: skip
+    """x (n, COLUMNS) times EXPERTS matrices (EXPERT_ROWS, COLUMNS) in such a buffer, those of ids (n, slots)."""
+    held, work = ggml.context(), ggml.context()
+    matrices = ggml.tensor(held, kind, COLUMNS, EXPERT_ROWS, EXPERTS)
+    ggml.allocate(held, buffer_type)
+    ggml.set(matrices, blocks)
+    n, slots = ids.shape
+    columns, chosen = ggml.tensor(work, F32, COLUMNS, 1, n), ggml.tensor(work, I32, slots, n)
+    result = ctypes.c_void_p(ggml.pointer(ggml.ggml_mul_mat_id, work, matrices, columns, chosen))
+    ggml.allocate(work, ggml.stock)
+    ggml.set(columns, x)
+    ggml.set(chosen, ids)
+    return ggml.compute(work, result, (n, slots, EXPERT_ROWS), n_threads)
+
+
 def attend(ggml: Ggml, x: Floats, keys: npt.NDArray[np.float16], n_threads: int = 1) -> Floats:
     """Queries x (heads, n, size) over keys (KV heads, cells, size), which are the values too; the last query sees all."""
     heads, n, size = x.shape
@@ -151,6 +181,9 @@ def run(folder: Path, library: Path, instruction_set: str) -> None:
     keys = rng.standard_normal((2, 600, 64)).astype(np.float16)
     blocks = {name: quantize(ggml, kind, weights) for name, kind in TYPES.items()}
     stock = {name: multiply(ggml, ggml.stock, kind, blocks[name], x) for name, kind in TYPES.items()}
+    ids = np.stack([rng.permutation(EXPERTS)[:SLOTS] for _ in range(WIDTH)]).astype(np.int32)
+    experts = quantize(ggml, Q4_K, rng.standard_normal((EXPERTS * EXPERT_ROWS, COLUMNS), dtype=np.float32))
+    stock_experts = multiply_experts(ggml, ggml.stock, Q4_K, experts, x, ids)
     stock_attention = attend(ggml, queries, keys)
 
     native = loader.load(library)
@@ -158,12 +191,16 @@ def run(folder: Path, library: Path, instruction_set: str) -> None:
     assert libraries is not None
     if complaint := loader.put_in_place(native, libraries, instruction_set):
         raise Failed(complaint)
+    buffer_type = native.specllm_buffer_type()
     for name, kind in TYPES.items():
-        buffer_type = native.specllm_buffer_type()
         ours = multiply(ggml, buffer_type, kind, blocks[name], x, n_threads=2)
         require_close(name, ours, stock[name])
         alone = [multiply(ggml, buffer_type, kind, blocks[name], x[i : i + 1])[0] for i in range(WIDTH)]
         require_same(name, alone, ours)
+    ours = multiply_experts(ggml, buffer_type, Q4_K, experts, x, ids, n_threads=2)
+    require_close("experts", ours, stock_experts)
+    alone = [multiply_experts(ggml, buffer_type, Q4_K, experts, x[i : i + 1], ids[i : i + 1])[0] for i in range(WIDTH)]
+    require_same("experts", alone, ours)
     ours = attend(ggml, queries, keys, n_threads=2)
     require_close("attention", ours, stock_attention)
     last = [attend(ggml, queries[:, -n:], keys)[-1] for n in (1, 2, 5)]

@@ -45,7 +45,7 @@ FLOAT = 4  # bytes
 REPACKED_AVX2 = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
 REPACKED_AVX512 = REPACKED_AVX2 | {"Q2_K"}
 REPACKED_OWN = frozenset(
-    {"F16", "Q4_0", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"}
+    {"F32", "F16", "Q4_0", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"}
 )  # by specllm's kernels
 REPACKED_ARM = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "Q8_0"})
 
@@ -187,15 +187,14 @@ def stock_repacked_types() -> frozenset[str]:
     return frozenset()
 
 
-def _repacked_bytes(header: Header, types: frozenset[str]) -> int:
-    """Every matrix that is multiplied with: not the embedding, unless it is the output layer as well."""
+def matrices(header: Header) -> list[Tensor]:
+    """Those that are multiplied with: not the embedding, unless it is the output layer as well."""
     looked_up = set() if _is_tied(header) else {"token_embd.weight"}
-    return sum(
-        tensor.n_bytes
-        for tensor in header.tensors
-        if tensor.type in types and len(tensor.dims) > 1 and tensor.dims[1] % 8 == 0
-        if tensor.name not in looked_up
-    )
+    return [tensor for tensor in header.tensors if len(tensor.dims) > 1 and tensor.name not in looked_up]
+
+
+def _repacked_bytes(header: Header, types: frozenset[str]) -> int:
+    return sum(tensor.n_bytes for tensor in matrices(header) if tensor.type in types and tensor.dims[1] % 8 == 0)
 
 
 def _is_tied(header: Header) -> bool:

@@ -15,6 +15,7 @@ Bytes = npt.NDArray[np.uint8]
 F16, Q8_0 = 1, 8
 # ggml's numbers; columns and bytes of a block; where its f16 scales lie (the only bytes that must not be random)
 TYPES = {
+    "f32": (0, 32, 128),
     "f16": (1, 32, 64),
     "q4_0": (2, 32, 18),
     "q5_0": (6, 32, 22),
@@ -25,7 +26,7 @@ TYPES = {
     "iq4_nl": (20, 32, 18),
     "iq4_xs": (23, 256, 136),
 }
-SCALES_AT = {"q6_k": (208,), "q4_k": (0, 2), "q5_k": (0, 2), "f16": tuple(range(0, 64, 2))}
+SCALES_AT = {"q6_k": (208,), "q4_k": (0, 2), "q5_k": (0, 2), "f16": tuple(range(0, 64, 2)), "f32": ()}
 
 
 def pointer(array: npt.NDArray[np.generic] | None) -> ctypes.c_void_p:
@@ -120,6 +121,8 @@ def reference_multiply(library: ctypes.CDLL, kind: str, blocks: Bytes, x: Floats
 def random_blocks(kind: str, rows: int, columns: int, rng: np.random.Generator) -> Bytes:
     """Blocks of any bits with scales that are normal numbers."""
     _, block_columns, block_bytes = TYPES[kind]
+    if kind == "f32":
+        return rng.standard_normal((rows, columns), dtype=np.float32).view(np.uint8).reshape(-1, block_bytes)
     blocks = rng.integers(0, 256, (rows * columns // block_columns, block_bytes), dtype=np.uint8)
     for at in SCALES_AT.get(kind, (0,)):
         scales = rng.normal(0, 0.02, len(blocks)).astype(np.float16)

@@ -46,7 +46,7 @@ def test_kernels_give_the_bits_of_the_reference(sets: list[Kernels], kind: str) 
     check(sets, kind, blocks, x)
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"f16"}))
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"f16", "f32"}))
 def test_the_reference_reads_blocks_as_ggml_does(sets: list[Kernels], kind: str) -> None:
     """Times the unit matrix, the weights come back: 127 * (1 / 127) is 1 but for rounding."""
     blocks = native.random_blocks(kind, 8, 256, np.random.default_rng(3))
@@ -107,7 +107,7 @@ def test_activations_of_every_size_are_rounded_as_in_the_reference(sets: list[Ke
     check(sets, kind, blocks, x)
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"f16"}))
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"f16", "f32"}))
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_makes_its_own_column_not_a_number(sets: list[Kernels], kind: str, bad: float) -> None:
     rng = np.random.default_rng(6)

@@ -32,8 +32,12 @@ def plain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return synthetic.write_llama(folder / "plain.gguf", n_embd=256, n_ff=512, n_layer=2)
 
 
-@pytest.fixture(params=sorted(MIXES), scope="module")
+@pytest.fixture(params=[*sorted(MIXES), "f32", "mixture"], scope="module")
 def model(request: pytest.FixtureRequest, plain_model: Path) -> Path:
+    if request.param == "f32":
+        return plain_model
+    if request.param == "mixture":
+        return synthetic.write_mixture(plain_model.with_name("mixture.gguf"), n_embd=256, n_ff=512)
     out = plain_model.with_name(f"{request.param}.gguf")
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype, params.nthread = MIXES[request.param], 1

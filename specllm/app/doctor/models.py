@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -19,13 +20,13 @@ from specllm.config import CONTROLLED_DRAFT_LENGTH, ContextConfig, DraftConfig
 from specllm.errors import IncompatiblePair, ModelNotFound, RollbackUnsupported, SpecllmError
 from specllm.models import store
 from specllm.models.entries import Model
-from specllm.models.gguf_header import read_header
+from specllm.models.gguf_header import GgufHeader, read_header
 from specllm.models.progress import Progress
 from specllm.models.registry import Registry
 from specllm.runtime.backend import BackendInfo
 from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.machine import available_memory_bytes
-from specllm.runtime.memory_estimate import N_KEPT_STATES
+from specllm.runtime.memory_estimate import N_KEPT_STATES, REPACKED_OWN, matrices
 from specllm.units import sized
 
 if TYPE_CHECKING:
@@ -197,6 +198,7 @@ class _Measured:
     gpu_layers: int  # -1 is all of them
     rollback: str  # trim, states, snapshot, replay, none
     trial: RollbackTrial | None = None  # None: it refused
+    kernels: str = ""  # which of its matrices run on specllm's; empty where none does
 
 
 @abort_on_interrupt()
@@ -219,12 +221,24 @@ def _measure(path: Path, info: BackendInfo) -> _Measured:
             model.forward([1], logits="last")
             seconds.append(time.perf_counter() - started)
         rollback: str = model.rollback_kind
+        kernels = _kernels(header, model.is_width_independent) if info.kernels.instruction_set else ""
         trial = None
         try:
             trial = try_rollback(model)
         except RollbackUnsupported:
             rollback = "none"
-    return _Measured(median(seconds), gpu_layers, rollback, trial)
+    return _Measured(median(seconds), gpu_layers, rollback, trial, kernels)
+
+
+def _kernels(header: GgufHeader, is_width_independent: bool) -> str:
+    """`specllm's kernels for 168 Q4_K and 29 Q6_K matrices, llama.cpp's for 2 Q3_K`, and what follows from it."""
+    own, others = Counter[str](), Counter[str]()
+    for tensor in matrices(header):
+        (own if tensor.type in REPACKED_OWN else others)[tensor.type] += 1
+    text = f"specllm's kernels for {listed([f'{n:,} {kind}' for kind, n in own.most_common()])} matrices"
+    if others:
+        text += f", llama.cpp's for {listed([f'{n:,} {kind}' for kind, n in others.most_common()])}"
+    return text + (": the same bits at every width" if is_width_independent else "") if own else ""
 
 
 def _speed(role: str, model: LocatedModel, measured: list[_Measured], info: BackendInfo) -> Check:
@@ -235,6 +249,8 @@ def _speed(role: str, model: LocatedModel, measured: list[_Measured], info: Back
     if last.gpu_layers:
         where = gpus if last.gpu_layers < 0 else f"{gpus} ({counted(last.gpu_layers, 'layer')})"
     fact = f"{model.name} on {where}, {last.seconds_per_token * 1000:.1f} ms per token"
+    if last.kernels:
+        fact += f", {last.kernels}"
     if len(measured) == 2:
         share = last.seconds_per_token / measured[0].seconds_per_token
         fact += f", {share:.2f} of a target token"

@@ -30,6 +30,7 @@
 namespace specllm {
 
 enum Type : int {  // ggml's numbers
+    F32 = 0,
     F16 = 1,
     Q4_0 = 2,
     Q5_0 = 6,

@@ -18,7 +18,7 @@ typedef struct ggml_backend_device * ggml_backend_dev_t;
 typedef struct ggml_backend_reg * ggml_backend_reg_t;
 struct ggml_threadpool;
 
-enum ggml_type : int { GGML_TYPE_F32 = 0, GGML_TYPE_F16 = 1, GGML_TYPE_Q8_0 = 8, GGML_TYPE_COUNT = 43 };
+enum ggml_type : int { GGML_TYPE_F32 = 0, GGML_TYPE_F16 = 1, GGML_TYPE_Q8_0 = 8, GGML_TYPE_I32 = 26, GGML_TYPE_COUNT = 43 };
 enum ggml_op : int { GGML_OP_MUL_MAT = 29, GGML_OP_MUL_MAT_ID = 30, GGML_OP_FLASH_ATTN_EXT = 74, GGML_OP_COUNT = 101 };
 enum ggml_status : int { GGML_STATUS_SUCCESS = 0 };
 enum ggml_backend_buffer_usage : int { GGML_BACKEND_BUFFER_USAGE_ANY = 0 };

@@ -6,7 +6,7 @@
 #include "activations.h"
 #include "attention.h"
 #include "blocks_of_32.h"
-#include "f16.h"
+#include "floats.h"
 #include "iq4_xs.h"
 #include "q4_k.h"
 #include "q5_k.h"
@@ -67,6 +67,7 @@ const TypeKernels kernels_of = {
 template <class Dots>
 const TypeKernels * find_kernels(int type) {
     switch (type) {
+        case F32: return &kernels_of<F32Type, Dots>;
         case F16: return &kernels_of<F16Type, Dots>;
         case Q4_0: return &kernels_of<Q40, Dots>;
         case Q5_0: return &kernels_of<Q50, Dots>;

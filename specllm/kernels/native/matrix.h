@@ -87,5 +87,27 @@ inline void multiply_tile(const Packed & m, const uint8_t * weights, int64_t beg
     }
 }
 
+// The same with all `n` columns of `activations`, tile after tile; column c of the result begins at result(c).
+template <class Result>
+inline void multiply_columns(const Packed & m, const uint8_t * weights, int64_t begin, int64_t end, const char * activations, int64_t n,
+                             Result result) {
+    for (int64_t column = 0; column < n;) {
+        const Tile tile = tile_at(column, n);
+        float * columns[MAX_WIDTH];
+        for (int c = 0; c < tile.width; c++) columns[c] = result(column + c);
+        multiply_tile(m, weights, begin, end, activations + m.kernels->activation_bytes * m.n_blocks * column, tile.width, columns);
+        column += tile.width;
+    }
+}
+
+// How many groups a thread takes at once of a product with `n` columns: so few that the threads end together, and that several
+// tiles of columns find the rows in the second-level cache.
+inline int64_t groups_at_once(const Packed & m, int64_t n, int n_threads) {
+    const int64_t cache = (n > MAX_WIDTH ? 256 : 1024) * 1024 / (int64_t)m.group_bytes();
+    int64_t step = (m.n_groups() + n_threads * 8 - 1) / (n_threads * 8);
+    if (step > cache) step = cache;
+    return step < 1 ? 1 : step;
+}
+
 }  // namespace
 }  // namespace specllm

@@ -21,7 +21,7 @@ class MatrixRun {
         quantize();
         if (params->ith == 0) ggml.chunk_set(params->threadpool, params->nth);
         ggml.barrier(params->threadpool);
-        const int64_t step = groups_at_once(), n = (m.n_groups() + step - 1) / step;
+        const int64_t step = groups_at_once(m, n_columns, params->nth), n = (m.n_groups() + step - 1) / step;
         for (int64_t i = params->ith; i < n; i = ggml.chunk_add(params->threadpool, 1)) {
             const int64_t begin = i * step, end = begin + step < m.n_groups() ? begin + step : m.n_groups();
             multiply(begin, end);
@@ -51,22 +51,9 @@ class MatrixRun {
         }
     }
 
-    // Small enough that the threads end together, and that several tiles of columns find the rows in the second-level cache.
-    int64_t groups_at_once() const {
-        const int64_t cache = (n_columns > MAX_WIDTH ? 256 : 1024) * 1024 / (int64_t)m.group_bytes();
-        int64_t step = (m.n_groups() + params->nth * 8 - 1) / (params->nth * 8);
-        if (step > cache) step = cache;
-        return step < 1 ? 1 : step;
-    }
-
     void multiply(int64_t begin, int64_t end) const {
-        for (Tile tile = tile_at(0, n_columns);; tile = tile_at(tile.begin + tile.width, n_columns)) {
-            float * out[MAX_WIDTH];
-            for (int c = 0; c < tile.width; c++) out[c] = (float *)((char *)op->data + offset(op, tile.begin + c));
-            const char * blocks = activations + m.kernels->activation_bytes * m.n_blocks * tile.begin;
-            multiply_tile(m, (const uint8_t *)op->src[0]->data, begin, end, blocks, tile.width, out);
-            if (tile.begin + tile.width >= n_columns) break;
-        }
+        multiply_columns(m, (const uint8_t *)op->src[0]->data, begin, end, activations, n_columns,
+                         [&](int64_t column) { return (float *)((char *)op->data + offset(op, column)); });
     }
 
     const Ggml & ggml;

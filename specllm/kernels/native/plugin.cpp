@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 
 #include "attention_op.h"
+#include "experts_op.h"
 #include "matrix_op.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -37,15 +38,16 @@ BufferType buffer_type;
 bool takes_attention;
 size_t n_packed_bytes;
 
-const int MIN_ROWS = 16;  // fewer would leave most of a strip empty
+const int MIN_ROWS = 4;  // fewer would leave most of a strip empty
 
+// Of a matrix, or of several in a row where each is a number of whole groups, so that together they are one tall matrix.
 const TypeKernels * kernels_for(const ggml_tensor * w) {
     const TypeKernels * k = set->kernels(w->type);
-    const bool fits = k && w->ne[0] > 0 && w->ne[0] % k->block_columns == 0 && w->ne[1] >= MIN_ROWS && w->ne[2] == 1 && w->ne[3] == 1;
-    return fits ? k : nullptr;
+    const bool are_rows_whole = k && w->ne[0] > 0 && w->ne[0] % k->block_columns == 0 && w->ne[1] >= MIN_ROWS && w->ne[3] == 1;
+    return are_rows_whole && (w->ne[2] == 1 || w->ne[1] % (GROUP * STRIP) == 0) ? k : nullptr;
 }
 
-Packed packed(const TypeKernels * kernels, const ggml_tensor * w) { return {kernels, w->ne[1], w->ne[0] / kernels->block_columns}; }
+Packed packed(const TypeKernels * kernels, const ggml_tensor * w) { return {kernels, w->ne[1] * w->ne[2], w->ne[0] / kernels->block_columns}; }
 
 struct MatrixTraits final : Traits {
     bool work_size(int, const ggml_tensor * op, size_t & size) override {
@@ -54,6 +56,17 @@ struct MatrixTraits final : Traits {
     }
     bool compute_forward(ComputeParams * params, ggml_tensor * op) override {
         MatrixRun(*kernels_for(op->src[0]), ggml, params, op).run();
+        return true;
+    }
+};
+
+struct ExpertsTraits final : Traits {
+    bool work_size(int, const ggml_tensor * op, size_t & size) override {
+        size = ExpertsRun::work_bytes(*kernels_for(op->src[0]), op);
+        return true;
+    }
+    bool compute_forward(ComputeParams * params, ggml_tensor * op) override {
+        ExpertsRun(*kernels_for(op->src[0]), ggml, params, op).run();
         return true;
     }
 };
@@ -77,6 +90,7 @@ T * forever() {
 }
 
 MatrixTraits * matrix_traits;
+ExpertsTraits * experts_traits;
 AttentionTraits * attention_traits;
 
 // Operations that ggml computes row by row, so that a row's result does not depend on those beside it. Any other one that is
@@ -91,15 +105,17 @@ long n_others;
 
 struct PackedType final : ExtraBufferType {
     bool supports_op(ggml_backend_dev_t, const ggml_tensor * op) override {
-        if (op->op != GGML_OP_MUL_MAT || type_of(op->src[0]) != &buffer_type || !kernels_for(op->src[0])) return false;
-        if (op->src[0]->view_src) return false;  // a part of a packed matrix is no matrix
-        const ggml_tensor * x = op->src[1];
+        const ggml_tensor *w = op->src[0], *x = op->src[1];
+        if (op->op == GGML_OP_MUL_MAT ? w->ne[2] != 1 : op->op != GGML_OP_MUL_MAT_ID || op->src[2]->type != GGML_TYPE_I32) return false;
+        if (type_of(w) != &buffer_type || !kernels_for(w)) return false;
+        if (w->view_src) return false;  // a part of a packed matrix is no matrix
         return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && op->type == GGML_TYPE_F32 &&
                (!x->buffer || ggml.is_host((ggml_backend_buffer_type_t)type_of(x)));
     }
     // ggml asks for every operation that it computes.
     Traits * get_tensor_traits(const ggml_tensor * op) override {
         if (op->op == GGML_OP_MUL_MAT && type_of(op->src[0]) == &buffer_type) return matrix_traits;
+        if (op->op == GGML_OP_MUL_MAT_ID && type_of(op->src[0]) == &buffer_type) return experts_traits;
         if (op->op == GGML_OP_FLASH_ATTN_EXT && takes_attention && can_attend(op)) return attention_traits;
         if ((unsigned)op->op >= GGML_OP_COUNT || !is_row_by_row[op->op]) __atomic_add_fetch(&n_others, 1, __ATOMIC_RELAXED);
         return nullptr;
@@ -166,7 +182,7 @@ void pack(const Packed & matrix, const uint8_t * src, uint8_t * out) {
 // The loader sets whole tensors; a part could not be packed.
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_t offset, size_t n) {
     const TypeKernels * kernels = kernels_for(t);
-    if (!kernels || offset != 0 || n != (size_t)kernels->block_bytes * (t->ne[0] / kernels->block_columns) * t->ne[1]) {
+    if (!kernels || offset != 0 || n != (size_t)kernels->block_bytes * (t->ne[0] / kernels->block_columns) * t->ne[1] * t->ne[2]) {
         fprintf(stderr, "specllm kernels: %s is not set as a whole\n", t->name);
         abort();
     }
@@ -197,7 +213,7 @@ size_t get_alignment(ggml_backend_buffer_type_t) { return 64; }
 
 size_t get_alloc_size(ggml_backend_buffer_type_t, const ggml_tensor * t) {
     const TypeKernels * kernels = kernels_for(t);
-    return kernels ? packed(kernels, t).bytes() : (size_t)t->nb[1] * t->ne[1];  // others are refused by supports_op
+    return kernels ? packed(kernels, t).bytes() : (size_t)t->nb[3] * t->ne[3];  // others are refused by supports_op
 }
 
 // ------------------------------------------------------------------------------------------------ installing
@@ -238,7 +254,8 @@ const char * difference(void * base) {
     const size_t object = 4 * sizeof(void *);  // ggml_object: offs, size, next, type and padding
     if (!overhead || overhead() != object + sizeof(ggml_tensor)) return "the size of ggml_tensor";
     const auto op_name = find<const char * (*)(ggml_op)>(base, "ggml_op_name");
-    if (!op_name || strcmp(op_name(GGML_OP_MUL_MAT), "MUL_MAT") || strcmp(op_name(GGML_OP_FLASH_ATTN_EXT), "FLASH_ATTN_EXT"))
+    if (!op_name || strcmp(op_name(GGML_OP_MUL_MAT), "MUL_MAT") || strcmp(op_name(GGML_OP_MUL_MAT_ID), "MUL_MAT_ID") ||
+        strcmp(op_name(GGML_OP_FLASH_ATTN_EXT), "FLASH_ATTN_EXT"))
         return "the numbers of operations";
     for (int op = 0; op < GGML_OP_COUNT; op++)
         for (const char * name : ROW_BY_ROW) is_row_by_row[op] |= !strcmp(op_name((ggml_op)op), name);
@@ -247,7 +264,7 @@ const char * difference(void * base) {
     if (!bytes || !columns) return "the types";
     for (int type = 0; type < GGML_TYPE_COUNT; type++) {
         const TypeKernels * k = set->kernels(type);
-        const int64_t times = k ? k->block_columns / columns((ggml_type)type) : 0;  // F16: 32 blocks of one
+        const int64_t times = k ? k->block_columns / columns((ggml_type)type) : 0;  // floats: 32 blocks of one
         if (k && (times * columns((ggml_type)type) != k->block_columns || times * (int64_t)bytes((ggml_type)type) != k->block_bytes))
             return "the sizes of blocks";
     }
@@ -302,6 +319,7 @@ EXPORT const char * specllm_install(const char * cpu_path, const char * base_pat
     buffer_type.device = ggml.device(ggml.cpu_reg(), 0);
     buffer_type.context = forever<PackedType>();
     matrix_traits = forever<MatrixTraits>();
+    experts_traits = forever<ExpertsTraits>();
     attention_traits = forever<AttentionTraits>();
     takes_attention = with_attention;
     const char * other = difference(base);

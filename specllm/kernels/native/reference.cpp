@@ -98,11 +98,18 @@ Block decode(int type, const uint8_t * b) {
     return o;
 }
 
-float multiply_f16(const uint8_t * row, const float * x, int n) {
+float float_at(int type, const uint8_t * row, int k) {
+    if (type == F16) return half_at(row + 2 * k);
+    float value;
+    memcpy(&value, row + 4 * k, 4);
+    return value;
+}
+
+float multiply_floats(int type, const uint8_t * row, const float * x, int n) {
     float sum = 0;
     for (int b = 0; b < n; b += 32) {
         float s[4] = {0, 0, 0, 0};
-        for (int k = 0; k < 32; k++) s[k % 4] = fmaf(half_at(row + (b + k) * 2), x[b + k], s[k % 4]);
+        for (int k = 0; k < 32; k++) s[k % 4] = fmaf(float_at(type, row, b + k), x[b + k], s[k % 4]);
         sum += (s[0] + s[1]) + (s[2] + s[3]);
     }
     return sum;
@@ -126,7 +133,7 @@ float quantize(const float * x, int n, int8_t * q) {
 }
 
 float multiply(int type, const uint8_t * row, int block_bytes, int block_columns, const float * x, int columns) {
-    if (type == F16) return multiply_f16(row, x, columns);
+    if (type == F16 || type == F32) return multiply_floats(type, row, x, columns);
     float result = 0;
     for (int begin = 0; begin < columns; begin += block_columns, row += block_bytes) {
         const Block w = decode(type, row);

@@ -53,13 +53,7 @@ EXPORT void specllm_multiply(int set, int type, const uint8_t * packed, int64_t 
         char * column = activation_column(m, activations, c, n, &step);
         m.kernels->quantize(x + c * columns, (int)m.n_blocks, column, step);
     }
-    for (int64_t c = 0; c < n;) {
-        const Tile tile = tile_at(c, n);
-        float * to[MAX_WIDTH];
-        for (int i = 0; i < tile.width; i++) to[i] = out + (c + i) * rows;
-        multiply_tile(m, packed, 0, m.n_groups(), (const char *)activations + m.kernels->activation_bytes * m.n_blocks * c, tile.width, to);
-        c += tile.width;
-    }
+    multiply_columns(m, packed, 0, m.n_groups(), (const char *)activations, n, [&](int64_t c) { return out + c * rows; });
     free(activations);
 }
 
