@@ -3,7 +3,8 @@
 
 Each arm is a process of its own with the model loaded; in every round each width is measured once in each arm, one after the
 other, so that what else the machine does hits all arms alike. Medians in milliseconds, V(w) / V(1) beside them, and the
-reading of a prompt in tokens per second.
+reading of a prompt in tokens per second. The yardstick of V(1) is a program that reads as many bytes as the packed weights
+have, with as many threads.
 
     .venv/bin/python scripts/bench_widths.py qwen2.5-coder-1.5b-instruct --arms off,on,avx2
 
@@ -13,15 +14,21 @@ An arm is `off` (ggml's own), `on` (the fastest instruction set here) or the nam
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import mmap
 import os
 import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from specllm.kernels import build
+
+READ = -1  # in place of a width: the yardstick
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
 PREFILL = 512
 
@@ -48,8 +55,12 @@ def measure_forever(path: Path, threads: int, depth: int) -> None:
             "threads": model.threads,
         }
     )
+    yardstick = Yardstick(model.threads)
     for line in sys.stdin:
         width = int(line)
+        if width == READ:
+            say({"seconds": yardstick.read_s()})
+            continue
         seconds = []
         for _ in range(3 if width else 1):
             model.rollback(depth)
@@ -60,6 +71,34 @@ def measure_forever(path: Path, threads: int, depth: int) -> None:
                 model.forward(tokens[depth : depth + PREFILL], logits="last")
             seconds.append(time.perf_counter() - started)
         say({"seconds": min(seconds)})
+
+
+class Yardstick:
+    """Memory of the size of the packed weights, and threads that read it. Empty where ggml's own kernels compute."""
+
+    def __init__(self, threads: int) -> None:
+        library = os.environ.get("SPECLLM_KERNELS_LIBRARY") or build.LIBRARY
+        self._native = ctypes.CDLL(str(library))
+        self._native.specllm_packed_total.restype = ctypes.c_size_t
+        self._native.specllm_read.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self._share = self._native.specllm_packed_total() // threads // 64 * 64
+        self._pool = ThreadPoolExecutor(threads)
+        self._threads = threads
+        if self._share:
+            self._memory = mmap.mmap(-1, self._share * threads)
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+            ctypes.memset(self._address, 1, self._share * threads)
+
+    def read_s(self) -> float:
+        """The least of a few times."""
+        seconds = []
+        for _ in range(3 if self._share else 0):
+            started = time.perf_counter()
+            places = [self._address + i * self._share for i in range(self._threads)]
+            list(self._pool.map(self._native.specllm_read, places, [self._share] * self._threads))
+            seconds.append(time.perf_counter() - started)
+        return min(seconds, default=0.0)
 
 
 def say(answer: dict[str, Any]) -> None:
@@ -109,6 +148,9 @@ def show(arms: list[Arm], widths: list[int]) -> None:
         + "".join(f"{arm.name + '/' + arms[0].name:>18}" for arm in arms[1:])
     )
     for width in widths:
+        if width == READ:
+            print("  read " + "".join(f"{arm.median_ms(READ):10.1f}        " for arm in arms))
+            continue
         if width:
             cells = [
                 f"{arm.median_ms(width):10.1f} {arm.median_ms(width) / arm.median_ms(widths[0]):6.2f} " for arm in arms
@@ -141,7 +183,7 @@ def main() -> None:
         if found.returncode:
             sys.exit(found.stderr)
         path = Path(found.stdout.strip())
-    widths = [int(width) for width in options.widths.split(",")] + ([] if options.no_prompt else [0])
+    widths = [int(width) for width in options.widths.split(",")] + ([] if options.no_prompt else [0]) + [READ]
     arms = [Arm(name, path, options.threads, options.depth) for name in options.arms.split(",")]
     for number in range(options.rounds):
         for width in widths:

@@ -61,6 +61,23 @@ def test_exact_text_is_plain_decodings(target):
         assert generation.tokens == plain
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_with_the_kernels_every_bit_is_plain_decodings(target, temperature):
+    """Without --exact: every token and every log probability, in blocks of any width."""
+    config = SamplingConfig(temperature=temperature, seed=4)
+    for name, text in PROMPTS.items():
+        prompt = tokenize_prompt(target.weights, text, GenerateConfig())
+        answers = []
+        for drafter, k in ((NoDrafter(), 0), (LookupDrafter(2), 15), (LookupDrafter(1), 3)):
+            target.rollback(0)
+            sampler = LogprobSampler(KeyedSampler(config), 5)
+            generation, _ = run(Session(target, drafter), sampler, prompt, k)
+            answers.append((generation.tokens, sampler.kept(len(prompt), len(prompt) + len(generation.tokens))))
+        if not target.is_width_independent:
+            pytest.skip("specllm's kernels do not compute here")
+        assert answers[1:] == answers[:1] * 2, name
+
+
 def test_log_probabilities_are_those_of_plain_forwards_of_equal_width(target):
     """Fault 24."""
     prompt = tokenize_prompt(target.weights, PROMPTS["edit"], GenerateConfig())

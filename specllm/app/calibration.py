@@ -104,6 +104,7 @@ class Calibration:
     spread: float | None = None  # how noisy the readings were (`spread_of`); None where nothing was read twice
     depth: int = DEPTH  # tokens in the KV cache while measuring
     n_runs: int = 1  # that measured it
+    is_smooth: bool = False  # one kernel computes all widths: there are no steps between those measured
     n_contradictions: int = 0  # answers since, one after another, that contradicted it
 
     @classmethod
@@ -120,7 +121,8 @@ class Calibration:
         if not is_whole or not is_plausible(points):
             return None
         counts = {name: found[name] for name in ("depth", "n_runs", "n_contradictions") if _is_count(found.get(name))}
-        return cls(points=points, spread=known_spread(identity), **counts)
+        is_smooth = found.get("is_smooth") is True
+        return cls(points=points, spread=known_spread(identity), is_smooth=is_smooth, **counts)
 
     def keep(self, identity: Identity) -> None:
         """Later runs start from it."""
@@ -128,7 +130,7 @@ class Calibration:
 
     def missing(self, n_ctx: int) -> list[int]:
         """The widths that another run could measure."""
-        return missing_widths(self.points, n_ctx=n_ctx, budget_s=QUICK_BUDGET_S)
+        return missing_widths(self.points, n_ctx=n_ctx, budget_s=QUICK_BUDGET_S, is_smooth=self.is_smooth)
 
     def is_final(self, n_ctx: int) -> bool:
         """Whether no other run measures it."""
@@ -151,7 +153,7 @@ def target_cost(
     if known is None or not known.is_final(model.n_ctx):
         again = "again " if known else ""
         notice(
-            f"measuring {again}what {model.weights.path.name} costs on this machine (5 s; a slow model takes longer)"
+            f"measuring {again}what {model.weights.path.name} costs on this machine (3 to 5 s; a slow model takes longer)"
         )
         known = _measured(model, known)
         if not is_plausible(known.points):  # nothing is kept: the next run measures again
@@ -174,7 +176,12 @@ def _measured(model: LlamaModel, known: Calibration | None) -> Calibration:
         told=lambda width, seconds: readings[width].append(seconds),
         filled=depths.append,
     )
-    new = Calibration(points=points, spread=spread_of(readings.values()), depth=depths[-1])
+    new = Calibration(
+        points=points,
+        spread=spread_of(readings.values()),
+        depth=depths[-1],
+        is_smooth=model.is_width_independent,
+    )
     if known is None:
         return new
     known, new = replace(known, n_runs=known.n_runs + 1), replace(new, n_runs=known.n_runs + 1)

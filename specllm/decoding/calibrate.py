@@ -21,6 +21,7 @@ _GROWTH = 8  # of the pieces that the cache is filled with: each tells what the 
 _ALWAYS = (1, 4, 16)
 _DECISIVE = (*_ALWAYS, 64, 2, 32, 8, 128)  # what decides most, in case the time is up early
 _ORDER = (*_DECISIVE, *(width for width in CALIBRATION_WIDTHS if width not in _DECISIVE))
+_SMOOTH_SHARE = 0.5  # of the budget, where a line between two decisive widths is right for those between
 # Forwards of one token that the decisive widths may take the time of, where the budget is less. On two cores they took that of
 # 60 together (the README's table); where every token costs a forward, this is enough for all but 128 in two runs.
 _DECISIVE_FORWARDS = 80.0
@@ -49,12 +50,17 @@ def measure_target(
 
     The budget is spent on readings alone, from when the KV cache holds `depth` tokens, or fewer where filling it takes too long;
     `filled` hears how many. Width 1 and the two first steps are measured whatever they take: without them nothing can be decided.
-    The other decisive widths may take longer than the budget on a slow model. A width is timed with the rollback that follows
-    a rejection, which costs where the cache must be restored. Leaves the KV cache empty. `told` hears every reading as it is
+    The other decisive widths may take longer than the budget on a slow model. Where the target is independent of widths, one
+    kernel computes them all and V(w) has no steps: the decisive ones are enough, and half the budget. A width is timed with the
+    rollback that follows a rejection, which costs where the cache must be restored. Leaves the KV cache empty. `told` hears every
+    reading as it is
     taken.
     """
     depth = _fill(model, min(depth, model.n_ctx // 2), clock)
     filled(depth)
+    order = _order(is_smooth=model.is_width_independent)
+    if model.is_width_independent:
+        budget_s *= _SMOOTH_SHARE
     started = clock()
     n_readings: Counter[int] = Counter()
     points: dict[int, float] = {}
@@ -74,7 +80,7 @@ def measure_target(
         faster = known[1] / points[1]
         scale = min(1.0, faster)
         points = {width: seconds * min(1.0, 1 / faster) for width, seconds in known.items()}
-    wanted = [width for width in _ORDER if width not in points and depth + width <= model.n_ctx]
+    wanted = [width for width in order if width not in points and depth + width <= model.n_ctx]
     for repeat in range(n_repeats):
         for width in wanted:
             if repeat and width not in points:
@@ -123,12 +129,17 @@ def measure_here(
     return points
 
 
-def missing_widths(points: Mapping[int, float], *, n_ctx: int, budget_s: float) -> list[int]:
-    """The calibration widths that are not known yet and that one budget could measure."""
+def _order(*, is_smooth: bool) -> tuple[int, ...]:
+    return _DECISIVE if is_smooth else _ORDER
+
+
+def missing_widths(points: Mapping[int, float], *, n_ctx: int, budget_s: float, is_smooth: bool = False) -> list[int]:
+    """The calibration widths that are not known yet and that one budget could measure; of a curve without steps the
+    decisive ones."""
     room = n_ctx - min(DEPTH, n_ctx // 2)
     return [
         width
-        for width in _ORDER
+        for width in _order(is_smooth=is_smooth)
         if width not in points and width <= room and _expected_s(points, width) <= _may_take_s(points, width, budget_s)
     ]
 

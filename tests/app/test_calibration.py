@@ -152,6 +152,15 @@ def test_a_fast_model_is_measured_once_and_for_no_longer_than_five_seconds(runs,
     assert again.widths == cost.widths
 
 
+def test_that_a_curve_has_no_steps_is_kept():
+    points = dict.fromkeys((1, 2, 4, 8, 16, 32, 64, 128), 0.03)
+    for is_smooth in (True, False):
+        calibration.Calibration(points=points, is_smooth=is_smooth).keep(TARGET)
+        known = calibration.Calibration.known(TARGET)
+        assert known is not None
+        assert (known.missing(4096) == []) == is_smooth
+
+
 def test_a_slow_models_depth_is_kept_and_the_rest_is_measured_behind_as_many_tokens(runs):
     runs.run(a_slow_model)
     kept = json.loads(TARGET.file("calibration").read_text("utf-8"))

@@ -52,6 +52,17 @@ def test_the_budget_is_kept_and_width_one_always_known(budget_s):
     assert all(points[width] == pytest.approx(0.05 * width) for width in points)
 
 
+def test_a_curve_without_steps_needs_the_decisive_widths_alone_and_half_the_budget():
+    class Smooth(TimedModel):
+        is_width_independent = True
+
+    model = Smooth(lambda width: 0.03 + 0.006 * max(0, width - 4))
+    points = measure_target(model, budget_s=3.5, clock=model.clock)
+    assert sorted(points) == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert not missing_widths(points, n_ctx=4096, budget_s=3.5, is_smooth=True)
+    assert model.now < 1.6 + 0.5 * 3.5 + 0.1  # filling the cache, and the readings
+
+
 def test_a_small_context_is_measured_as_far_as_it_goes():
     model = TimedModel(stairs, n_ctx=40)
     points = measure_target(model, budget_s=1e9, clock=model.clock)

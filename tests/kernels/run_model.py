@@ -1,7 +1,7 @@
 """A child process of test_models.py: `python -m tests.kernels.run_model MODEL OUT SET INDEPENDENT`.
 
-Forwards the same tokens in blocks of several widths, with one thread and with two, behind prefixes of several lengths, and
-writes the logits: an array (prefixes, threads, widths, ROWS, n_vocab). SET is the expected instruction set, and INDEPENDENT
+Forwards the same tokens in blocks of several widths, with each of SETTINGS, behind prefixes of several lengths, and writes the
+logits: an array (prefixes, settings, widths, ROWS, n_vocab). SET is the expected instruction set, and INDEPENDENT
 (0 or 1) whether the model must know that its rows are independent of the width.
 """
 
@@ -12,12 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from specllm.config import ContextConfig
+from specllm.config import ContextConfig, KvType
 from specllm.runtime.kernels import put_in_place
 from specllm.runtime.llama import LlamaModel, Weights
 
 WIDTHS = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16)
-THREADS = (1, 2)
+SETTINGS: tuple[tuple[int, KvType], ...] = (
+    (1, "f16"),
+    (2, "f16"),
+    (1, "q8_0"),
+    (2, "q8_0"),
+)  # threads, type of the KV cache
 PREFIXES = (1, 70, 300)  # 300: the rows see cells of two chunks
 ROWS = 16
 
@@ -28,8 +33,8 @@ def main() -> None:
     assert put_in_place().instruction_set == expected, put_in_place()
     tokens = [5 + (7 * i * i) % 250 for i in range(max(PREFIXES) + ROWS)]
     readings = []
-    for threads in THREADS:
-        language_model = LlamaModel(weights, ContextConfig(n_ctx=512, threads=threads))
+    for threads, kv_type in SETTINGS:
+        language_model = LlamaModel(weights, ContextConfig(n_ctx=512, threads=threads, kv_type=kv_type))
         for prefix in PREFIXES:
             language_model.rollback(0)
             language_model.forward(tokens[:prefix], logits="none")
@@ -42,7 +47,7 @@ def main() -> None:
                 language_model.rollback(prefix)
         assert language_model.is_width_independent == (sys.argv[4] == "1")
         language_model.close()
-    shape = (len(THREADS), len(PREFIXES), len(WIDTHS), ROWS, -1)
+    shape = (len(SETTINGS), len(PREFIXES), len(WIDTHS), ROWS, -1)
     np.save(out, np.stack(readings).reshape(shape).swapaxes(0, 1))
 
 

@@ -1,4 +1,6 @@
-// MUL_MAT on packed weights: activations are made int8 blocks by all threads, then each takes groups of rows.
+// MUL_MAT on packed weights: activations are made int8 blocks by all threads, then each takes groups of rows. And MUL_MAT on a
+// small matrix of floats that is not packed, because llama.cpp makes it itself (the rotation before a quantized cache): it is
+// packed for this once.
 #pragma once
 #include "ggml_interface.h"
 #include "matrix.h"
@@ -17,18 +19,33 @@ class MatrixRun {
         return (size_t)(x->ne[0] / kernels.block_columns) * (x->ne[1] * x->ne[2] * x->ne[3]) * kernels.activation_bytes + 64;
     }
 
-    void run() {
+    void run() { run_on((const uint8_t *)op->src[0]->data); }
+
+    static size_t work_bytes_unpacked(const TypeKernels & kernels, const ggml_tensor * op) {
+        const Packed m{&kernels, op->src[0]->ne[1], op->src[0]->ne[0] / kernels.block_columns};
+        return work_bytes(kernels, op) + m.bytes() + 64;
+    }
+
+    void run_unpacked() {
+        uint8_t * packed = (uint8_t *)activations;
+        activations += (m.bytes() + 63) & ~(size_t)63;
+        pack_groups(m, (const uint8_t *)op->src[0]->data, packed, m.n_groups() * params->ith / params->nth,
+                    m.n_groups() * (params->ith + 1) / params->nth);
+        run_on(packed);
+    }
+
+  private:
+    void run_on(const uint8_t * weights) {
         quantize();
         if (params->ith == 0) ggml.chunk_set(params->threadpool, params->nth);
         ggml.barrier(params->threadpool);
         const int64_t step = groups_at_once(m, n_columns, params->nth), n = (m.n_groups() + step - 1) / step;
         for (int64_t i = params->ith; i < n; i = ggml.chunk_add(params->threadpool, 1)) {
             const int64_t begin = i * step, end = begin + step < m.n_groups() ? begin + step : m.n_groups();
-            multiply(begin, end);
+            multiply(weights, begin, end);
         }
     }
 
-  private:
     // Columns are numbered through all three outer dimensions.
     int64_t offset(const ggml_tensor * t, int64_t column) const {
         const int64_t n1 = x->ne[1], n2 = x->ne[2];
@@ -51,8 +68,8 @@ class MatrixRun {
         }
     }
 
-    void multiply(int64_t begin, int64_t end) const {
-        multiply_columns(m, (const uint8_t *)op->src[0]->data, begin, end, activations, n_columns,
+    void multiply(const uint8_t * weights, int64_t begin, int64_t end) const {
+        multiply_columns(m, weights, begin, end, activations, n_columns,
                          [&](int64_t column) { return (float *)((char *)op->data + offset(op, column)); });
     }
 

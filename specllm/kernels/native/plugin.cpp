@@ -60,6 +60,25 @@ struct MatrixTraits final : Traits {
     }
 };
 
+// A small matrix of floats in ordinary memory
+bool is_small(const ggml_tensor * op) {
+    const ggml_tensor *w = op->src[0], *x = op->src[1];
+    return w->type == GGML_TYPE_F32 && type_of(w) && ggml.is_host((ggml_backend_buffer_type_t)type_of(w)) && w->ne[0] <= 256 &&
+           w->ne[1] <= 256 && kernels_for(w) && w->ne[2] == 1 && w->nb[0] == sizeof(float) && w->nb[1] == w->ne[0] * sizeof(float) &&
+           x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && op->type == GGML_TYPE_F32;
+}
+
+struct SmallTraits final : Traits {
+    bool work_size(int, const ggml_tensor * op, size_t & size) override {
+        size = MatrixRun::work_bytes_unpacked(*kernels_for(op->src[0]), op);
+        return true;
+    }
+    bool compute_forward(ComputeParams * params, ggml_tensor * op) override {
+        MatrixRun(*kernels_for(op->src[0]), ggml, params, op).run_unpacked();
+        return true;
+    }
+};
+
 struct ExpertsTraits final : Traits {
     bool work_size(int, const ggml_tensor * op, size_t & size) override {
         size = ExpertsRun::work_bytes(*kernels_for(op->src[0]), op);
@@ -90,6 +109,7 @@ T * forever() {
 }
 
 MatrixTraits * matrix_traits;
+SmallTraits * small_traits;
 ExpertsTraits * experts_traits;
 AttentionTraits * attention_traits;
 
@@ -115,6 +135,7 @@ struct PackedType final : ExtraBufferType {
     // ggml asks for every operation that it computes.
     Traits * get_tensor_traits(const ggml_tensor * op) override {
         if (op->op == GGML_OP_MUL_MAT && type_of(op->src[0]) == &buffer_type) return matrix_traits;
+        if (op->op == GGML_OP_MUL_MAT && is_small(op)) return small_traits;
         if (op->op == GGML_OP_MUL_MAT_ID && type_of(op->src[0]) == &buffer_type) return experts_traits;
         if (op->op == GGML_OP_FLASH_ATTN_EXT && takes_attention && can_attend(op)) return attention_traits;
         if ((unsigned)op->op >= GGML_OP_COUNT || !is_row_by_row[op->op]) __atomic_add_fetch(&n_others, 1, __ATOMIC_RELAXED);
@@ -319,6 +340,7 @@ EXPORT const char * specllm_install(const char * cpu_path, const char * base_pat
     buffer_type.device = ggml.device(ggml.cpu_reg(), 0);
     buffer_type.context = forever<PackedType>();
     matrix_traits = forever<MatrixTraits>();
+    small_traits = forever<SmallTraits>();
     experts_traits = forever<ExpertsTraits>();
     attention_traits = forever<AttentionTraits>();
     takes_attention = with_attention;

@@ -1,5 +1,6 @@
 // C functions for tests/kernels: single kernels on plain arrays, without ggml. Types are ggml's numbers; a set is a place in
 // the list of instruction sets that run here.
+#include <emmintrin.h>
 #include <stdlib.h>
 
 #include "attention_sizes.h"
@@ -97,4 +98,13 @@ EXPORT void specllm_reference_attend(int type, int n_rows, int head_size, const 
     for (int r = 0; r < n_rows; r++)
         reference::attend({type, head_size, queries + (size_t)r * head_size, masks ? masks + r * n_cells : nullptr, keys, key_stride,
                            values, value_stride, n_cells, scale}, out + (size_t)r * head_size);
+}
+
+// Reads n bytes (a multiple of 64) and does nothing else: the yardstick for a product with one column.
+EXPORT uint64_t specllm_read(const uint8_t * p, size_t n) {
+    __m128i sum[4] = {_mm_setzero_si128(), _mm_setzero_si128(), _mm_setzero_si128(), _mm_setzero_si128()};
+    for (size_t i = 0; i < n; i += 64)
+        for (int k = 0; k < 4; k++) sum[k] = _mm_add_epi64(sum[k], _mm_loadu_si128((const __m128i *)(p + i + 16 * k)));
+    sum[0] = _mm_add_epi64(_mm_add_epi64(sum[0], sum[1]), _mm_add_epi64(sum[2], sum[3]));
+    return (uint64_t)_mm_cvtsi128_si64(sum[0]);
 }
