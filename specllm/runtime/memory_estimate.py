@@ -44,9 +44,12 @@ FLOAT = 4  # bytes
 # file (ggml_repack_get_optimal_repack_type in ggml-cpu/repack.cpp).
 REPACKED_AVX2 = frozenset({"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"})
 REPACKED_AVX512 = REPACKED_AVX2 | {"Q2_K"}
-REPACKED_OWN = frozenset(
-    {"F32", "F16", "Q4_0", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"}
-)  # by specllm's kernels
+# By specllm's kernels, and what a byte of the file becomes (strip and block bytes in kernels/native/*.h).
+PACKED_BY_KERNELS = {
+    "F32": 1.0, "F16": 1.0, "Q4_0": 1.0, "Q5_0": 1.0, "Q8_0": 1.0, "IQ4_NL": 1.0, "Q6_K": 1.0,
+    "Q4_K": 2368 / (16 * 144), "Q5_K": 2880 / (16 * 176), "IQ4_XS": 2208 / (16 * 136),
+}  # fmt: skip
+REPACKED_OWN = frozenset(PACKED_BY_KERNELS)
 REPACKED_ARM = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "Q8_0"})
 
 
@@ -194,7 +197,12 @@ def matrices(header: Header) -> list[Tensor]:
 
 
 def _repacked_bytes(header: Header, types: frozenset[str]) -> int:
-    return sum(tensor.n_bytes for tensor in matrices(header) if tensor.type in types and tensor.dims[1] % 8 == 0)
+    growth = PACKED_BY_KERNELS if types == REPACKED_OWN else {}
+    return sum(
+        int(tensor.n_bytes * growth.get(tensor.type, 1.0))
+        for tensor in matrices(header)
+        if tensor.type in types and tensor.dims[1] % 8 == 0
+    )
 
 
 def _is_tied(header: Header) -> bool:

@@ -200,6 +200,25 @@ void pack(const Packed & matrix, const uint8_t * src, uint8_t * out) {
         if (is_running[i]) pthread_join(threads[i], nullptr);
 }
 
+// Whether memory is a file's, mapped: given back, it can be read again.
+bool is_mapped_file(const void * data) {
+    FILE * maps = fopen("/proc/self/maps", "re");
+    if (!maps) return false;
+    char line[512];
+    bool is_found = false;
+    unsigned long begin, end, inode = 0;
+    while (!is_found && fgets(line, sizeof(line), maps))
+        is_found = sscanf(line, "%lx-%lx %*s %*s %*s %lu", &begin, &end, &inode) == 3 && begin <= (uintptr_t)data && (uintptr_t)data < end;
+    fclose(maps);
+    return is_found && inode != 0;
+}
+
+// Nobody reads the plain weights once they are packed: without this a load would take the memory of both.
+void give_back(const void * data, size_t n) {
+    const uintptr_t page = 4096, begin = ((uintptr_t)data + page - 1) & ~(page - 1), end = ((uintptr_t)data + n) & ~(page - 1);
+    if (end > begin && is_mapped_file(data)) madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 // The loader sets whole tensors; a part could not be packed.
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_t offset, size_t n) {
     const TypeKernels * kernels = kernels_for(t);
@@ -208,6 +227,7 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_
         abort();
     }
     pack(packed(kernels, t), (const uint8_t *)data, (uint8_t *)t->data);
+    give_back(data, n);
 }
 
 const char * get_name(ggml_backend_buffer_type_t) { return "CPU_SPECLLM"; }
