@@ -36,7 +36,7 @@ __attribute__((noinline)) void multiply(const uint8_t * w, const void * activati
                     for (int c = 0; c < WIDTH; c++) run[c] = here[c];
                     for (int i = 0; i < n; i++) {
                         const uint8_t * block = w + (size_t)i * T::STRIP_BYTES;
-                        if (h == 0) ask_ahead<WIDTH, T::STRIP_BYTES>(block);
+                        if (h == 0) ask_ahead<T::STRIP_BYTES>(block);
                         T::template block<Dots, WIDTH>(block, h, a + (size_t)i * WIDTH, run);
                     }
                     for (int c = 0; c < WIDTH; c++) here[c] = run[c];

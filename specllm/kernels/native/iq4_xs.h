@@ -42,7 +42,7 @@ struct IQ4XS {
         I acc[WIDTH];
         for (int c = 0; c < WIDTH; c++) acc[c] = Dots::zero();
         for (int j = 0; j < 8; j++) {
-            if (half == 0) ask_ahead<WIDTH, STRIP_BYTES, 8>(w, j);
+            if (half == 0) ask_ahead<STRIP_BYTES, 8>(w, j);
             I x[8];
             unpack_nibbles<Dots>(w + 256 * j, lanes, x);
             look_up<Dots>(x);

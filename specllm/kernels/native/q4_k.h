@@ -43,7 +43,7 @@ struct Q4K {
         I acc[WIDTH];
         for (int c = 0; c < WIDTH; c++) acc[c] = Dots::zero();
         for (int p = 0; p < 4; p++) {
-            if (half == 0) ask_ahead<WIDTH, STRIP_BYTES, 4>(w, p);
+            if (half == 0) ask_ahead<STRIP_BYTES, 4>(w, p);
             const uint8_t * q = w + p * 512 + lanes * 4;
             const uint8_t * scales = w + SCALES + p * 32 + lanes;
             I x[8];

@@ -66,7 +66,7 @@ struct Q5K {
         I acc[WIDTH];
         for (int c = 0; c < WIDTH; c++) acc[c] = Dots::zero();
         for (int p = 0; p < 4; p++) {
-            if (half == 0) ask_ahead<WIDTH, STRIP_BYTES, 4>(w, p);
+            if (half == 0) ask_ahead<STRIP_BYTES, 4>(w, p);
             const uint8_t * q = w + p * 512 + lanes * 4;
             const uint8_t * fifth = w + FIFTH + p * 128 + lanes * 4;
             const uint8_t * scales = w + SCALES + p * 32 + lanes;

@@ -54,7 +54,7 @@ struct Q6K {
         I acc[WIDTH];
         for (int c = 0; c < WIDTH; c++) acc[c] = Dots::zero();
         for (int t = 0; t < 8; t++) {
-            if (half == 0) ask_ahead<WIDTH, STRIP_BYTES, 8>(w, t);
+            if (half == 0) ask_ahead<STRIP_BYTES, 8>(w, t);
             const uint8_t * q = w + t * 384 + lanes * 4;
             const I h0 = Dots::load(q + 256), h1 = Dots::load(q + 320);
             I x[8];

@@ -15,14 +15,14 @@ namespace {
 // Asks for the bytes that are needed AHEAD bytes later: those that belong to part `part` of a block of BLOCK_BYTES, so that few
 // requests are made at a time. With a whole block's at once (37 to 53 lines) the processor's places for outstanding requests
 // were full and the loads of the block in work waited: on two Zen 4 cores, 1.5B Q4_K_M, two tokens took 55 ms, spread 32 ms,
-// spread and into the second-level cache 28 ms (one token: 36, 26, 29). 4,096 to 10,240 bytes ahead were equally good.
+// spread and into the second-level cache 28 ms. 4,096 to 10,240 bytes ahead were equally good.
 constexpr int AHEAD = 6144;
 
-template <int WIDTH, int BLOCK_BYTES, int PARTS = 1>
+template <int BLOCK_BYTES, int PARTS = 1>
 SPECLLM_INLINE void ask_ahead(const uint8_t * block, int part = 0) {
     constexpr int LINES = (BLOCK_BYTES + 64 * PARTS - 1) / (64 * PARTS);
     const char * from = (const char *)block + AHEAD + part * LINES * 64;
-    for (int i = 0; i < LINES; i++) _mm_prefetch(from + i * 64, WIDTH == 1 ? _MM_HINT_T0 : _MM_HINT_T1);
+    for (int i = 0; i < LINES; i++) _mm_prefetch(from + i * 64, _MM_HINT_T1);
 }
 
 struct V256 {
