@@ -97,7 +97,7 @@ def _try_install(folder: Path, library: Path, instruction_set: str) -> Kernels:
         return Kernels(reason=f"specllm's do not load: {error}")
     digest = native.specllm_sources().decode()
     if digest != build.sources_digest():
-        return Kernels(reason="specllm's were compiled from other sources")
+        return Kernels(reason="specllm's were compiled from other sources; scripts/setup compiles them anew")
     if complaint := test_once(libraries, library, instruction_set):
         return Kernels(reason=f"specllm's failed their test: {complaint}")
     if complaint := put_in_place(native, libraries, instruction_set):
