@@ -51,15 +51,15 @@ def measure_target(
     The budget is spent on readings alone, from when the KV cache holds `depth` tokens, or fewer where filling it takes too long;
     `filled` hears how many. Width 1 and the two first steps are measured whatever they take: without them nothing can be decided.
     The other decisive widths may take longer than the budget on a slow model. Where the target is independent of widths, one
-    kernel computes them all and V(w) has no steps: the decisive ones are enough, and half the budget. A width is timed with the
-    rollback that follows a rejection, which costs where the cache must be restored. Leaves the KV cache empty. `told` hears every
-    reading as it is
-    taken.
+    kernel computes them all and V(w) has no steps: the decisive ones are enough, and half the budget; with an infinite budget all
+    are measured. A width is timed with the rollback that follows a rejection, which costs where the cache must be restored. Leaves
+    the KV cache empty. `told` hears every reading as it is taken.
     """
     depth = _fill(model, min(depth, model.n_ctx // 2), clock)
     filled(depth)
-    order = _order(is_smooth=model.is_width_independent)
-    if model.is_width_independent:
+    is_smooth = model.is_width_independent and budget_s < math.inf
+    order = _order(is_smooth=is_smooth)
+    if is_smooth:
         budget_s *= _SMOOTH_SHARE
     started = clock()
     n_readings: Counter[int] = Counter()

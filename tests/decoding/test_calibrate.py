@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -61,6 +63,7 @@ def test_a_curve_without_steps_needs_the_decisive_widths_alone_and_half_the_budg
     assert sorted(points) == [1, 2, 4, 8, 16, 32, 64, 128]
     assert not missing_widths(points, n_ctx=4096, budget_s=3.5, is_smooth=True)
     assert model.now < 1.6 + 0.5 * 3.5 + 0.1  # filling the cache, and the readings
+    assert sorted(measure_target(model, budget_s=math.inf, clock=model.clock)) == list(CALIBRATION_WIDTHS)
 
 
 def test_a_small_context_is_measured_as_far_as_it_goes():
