@@ -52,8 +52,8 @@ def measure_target(
     `filled` hears how many. Width 1 and the two first steps are measured whatever they take: without them nothing can be decided.
     The other decisive widths may take longer than the budget on a slow model. Where the target is independent of widths, one
     kernel computes them all and V(w) has no steps: the decisive ones are enough, and half the budget; with an infinite budget all
-    are measured. A width is timed with the rollback that follows a rejection, which costs where the cache must be restored. Leaves
-    the KV cache empty. `told` hears every reading as it is taken.
+    are measured. A width is timed with the rollback that follows a rejection, which costs where the cache must be restored.
+    Leaves the KV cache empty. `told` hears every reading as it is taken.
     """
     depth = _fill(model, min(depth, model.n_ctx // 2), clock)
     filled(depth)
