@@ -27,7 +27,16 @@ from specllm.cli.replay import replay
 from specllm.cli.signals import treat_termination_as_ctrl_c
 from specllm.cli.store import app as store_app
 from specllm.cli.tune import tune
-from specllm.errors import AnswerIsNo, ConfigError, Interrupted, ModelNotFound, OutOfMemory, SpecllmError, StorageError
+from specllm.errors import (
+    AnswerIsNo,
+    BackendError,
+    ConfigError,
+    Interrupted,
+    ModelNotFound,
+    OutOfMemory,
+    SpecllmError,
+    StorageError,
+)
 
 BUG = 70  # EX_SOFTWARE
 PROGRAM = "specllm"
@@ -194,6 +203,8 @@ def _expected(error: Exception) -> SpecllmError | None:
         return ConfigError(message[:1].lower() + message[1:], f"see `{path} --help`")
     if isinstance(error, MemoryError):
         return OutOfMemory("out of memory", "use a smaller model or a smaller --ctx")
+    if isinstance(error, ModuleNotFoundError) and error.name == "llama_cpp":
+        return BackendError("llama-cpp-python is not installed", "scripts/setup builds it; or pip install specllm-cli")
     if isinstance(error, OSError) and error.errno is not None:
         if error.filename is None:  # nothing but standard output is written here without a name
             return _lost_output(error)

@@ -87,7 +87,7 @@ def zig(program: Path) -> Compiler:
 def sources_digest() -> str:
     """Changes with every source file; the library carries that of the sources it was compiled from."""
     digest = hashlib.sha256()
-    for file in sorted(NATIVE.iterdir()):
+    for file in sorted(file for file in NATIVE.glob("[!.]*") if file.suffix in (".h", ".cpp")):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

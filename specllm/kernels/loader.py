@@ -30,7 +30,12 @@ LOGGER = logging.getLogger("specllm.kernels")
 SET_VARIABLE = "SPECLLM_KERNELS_SET"
 LIBRARY_VARIABLE = "SPECLLM_KERNELS_LIBRARY"
 TEST_TIMEOUT_S = 120.0  # it takes half a second; on a machine that is busy with other things longer
+CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")  # a test's own doing; others end what they did not begin
 HINT = "compile them with `python -m specllm.kernels.build`, or run without them: SPECLLM_KERNELS=off"
+
+
+class TestUnfinished(Exception):
+    """Nothing is known about the kernels: something ended their test, or it was not begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def install(folder: Path, library: Path | None = None) -> Kernels:
         raise ConfigError(f"{KERNELS_VARIABLE}={mode} is no mode", f"use one of {', '.join(KERNELS_MODES)}")
     if mode == "off":
         return Kernels(reason=f"{KERNELS_VARIABLE} is off", is_expected=True)
-    library = library or Path(os.environ.get(LIBRARY_VARIABLE) or build.LIBRARY)
+    library = library or Path(os.environ.get(LIBRARY_VARIABLE) or build.LIBRARY).absolute()
     kernels = _try_install(folder, library, os.environ.get(SET_VARIABLE, ""))
     if not kernels.instruction_set:
         if mode == "on":
@@ -91,15 +96,16 @@ def _try_install(folder: Path, library: Path, instruction_set: str) -> Kernels:
     libraries = Libraries.find(folder)
     if libraries is None:
         return Kernels(reason="ggml's CPU library is not a library of its own here", is_expected=True)
-    try:
-        native = load(library)
-    except (OSError, AttributeError) as error:
-        return Kernels(reason=f"specllm's do not load: {error}")
-    digest = native.specllm_sources().decode()
-    if digest != build.sources_digest():
-        return Kernels(reason="specllm's were compiled from other sources; scripts/setup compiles them anew")
+    # Before this process opens it: a file that was cut off kills who does.
     if complaint := test_once(libraries, library, instruction_set):
         return Kernels(reason=f"specllm's failed their test: {complaint}")
+    try:
+        native = load(library)
+        digest, expected = native.specllm_sources().decode(), build.sources_digest()
+    except (OSError, AttributeError) as error:
+        return Kernels(reason=f"specllm's do not load: {error}")
+    if digest != expected:
+        return Kernels(reason="specllm's were compiled from other sources; scripts/setup compiles them anew")
     if complaint := put_in_place(native, libraries, instruction_set):
         return Kernels(reason=complaint)
     return Kernels(native.specllm_installed_set().decode(), digest, count_others=native.specllm_n_others)
@@ -132,7 +138,10 @@ def test_once(libraries: Libraries, library: Path, instruction_set: str) -> str:
     for note in notes:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             return str(json.loads(note.read_text(encoding="utf-8"))["complaint"])
-    complaint = run_test(libraries, library, instruction_set)
+    try:
+        complaint = run_test(libraries, library, instruction_set)
+    except TestUnfinished as error:  # another time it may end
+        return str(error)
     for note in notes:
         try:
             note.parent.mkdir(parents=True, exist_ok=True)
@@ -146,19 +155,22 @@ def test_once(libraries: Libraries, library: Path, instruction_set: str) -> str:
 
 
 def run_test(libraries: Libraries, library: Path, instruction_set: str) -> str:
-    """What the self-test says in a child process, which may crash: nothing where all is well."""
+    """What the self-test says in a child process, which may crash: nothing where all is well. Raises TestUnfinished."""
     command = [sys.executable, "-P", "-m", "specllm.kernels.selftest", libraries.cpu.parent, library, instruction_set]
     try:
         child = subprocess.run(
             [str(word) for word in command], capture_output=True, stdin=subprocess.DEVNULL, timeout=TEST_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        return f"no end within {TEST_TIMEOUT_S:.0f} s"
+        raise TestUnfinished(f"no end within {TEST_TIMEOUT_S:.0f} s") from None
     except OSError as error:
-        return f"it could not be started: {error}"
+        raise TestUnfinished(f"it could not be started: {error}") from None
     if child.returncode < 0:
         known = {number.value: number.name for number in signal.Signals}
-        return f"it crashed: {known.get(-child.returncode, f'signal {-child.returncode}')}"
+        name = known.get(-child.returncode, f"signal {-child.returncode}")
+        if name not in CRASHES:
+            raise TestUnfinished(f"it was ended: {name}")
+        return f"it crashed: {name}"
     if child.returncode:
         lines = child.stderr.decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"exit code {child.returncode}"
@@ -168,7 +180,9 @@ def run_test(libraries: Libraries, library: Path, instruction_set: str) -> str:
 def _note_files(libraries: Libraries, library: Path, instruction_set: str) -> list[Path]:
     """Where the result may be kept: beside the library, and in the user's cache where that folder is not theirs."""
     chosen = os.environ.get("SPECLLM_CACHE_DIR")
-    cache = Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("specllm", appauthor=False))
+    cache = Path(chosen or platformdirs.user_cache_dir("specllm", appauthor=False))
+    with contextlib.suppress(RuntimeError):  # a home folder of nobody
+        cache = cache.expanduser()
     facts = [instruction_set, _processor()]
     for file in (libraries.cpu, libraries.base, library):
         stat = file.resolve().stat()

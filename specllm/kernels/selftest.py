@@ -173,7 +173,7 @@ def require_same(what: str, parts: list[Floats], whole: Floats) -> None:
 
 def run(folder: Path, library: Path, instruction_set: str) -> None:
     """Raises Failed where something is wrong."""
-    ggml = Ggml(folder)
+    ggml, native = Ggml(folder), loader.load(library)
     rng = np.random.default_rng(1)
     weights = rng.standard_normal((ROWS, COLUMNS), dtype=np.float32)
     x = rng.standard_normal((WIDTH, COLUMNS), dtype=np.float32)
@@ -186,7 +186,6 @@ def run(folder: Path, library: Path, instruction_set: str) -> None:
     stock_experts = multiply_experts(ggml, ggml.stock, Q4_K, experts, x, ids)
     stock_attention = attend(ggml, queries, keys)
 
-    native = loader.load(library)
     libraries = loader.Libraries.find(folder)
     assert libraries is not None
     if complaint := loader.put_in_place(native, libraries, instruction_set):
@@ -213,6 +212,9 @@ def main() -> int:
         run(Path(folder), Path(library), instruction_set)
     except Failed as error:
         print(error, file=sys.stderr)
+        return 1
+    except (OSError, AttributeError) as error:
+        print(f"they do not load: {error}", file=sys.stderr)
         return 1
     return 0
 

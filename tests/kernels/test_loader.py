@@ -89,6 +89,46 @@ def test_the_test_is_good_with_every_instruction_set(
         assert loader.run_test(libraries, library_path, kernels.name) == ""  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("n_bytes", [100, 4096, 300_000])
+def test_a_library_that_was_cut_off_is_a_reason_and_no_crash(
+    n_bytes: int, library_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPECLLM_KERNELS", "auto")
+    cut = tmp_path / "cut.so"
+    cut.write_bytes(library_path.read_bytes()[:n_bytes])
+    assert "failed their test" in loader.install(FOLDER, cut).reason
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT"])
+def test_a_test_that_somebody_ended_is_made_again(
+    name: str, libraries: Libraries, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "ended"
+    program.write_text(f"#!/bin/sh\nkill -{name[3:]} $$\n")
+    program.chmod(0o755)
+    library = tmp_path / "any.so"
+    library.write_bytes(b"")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(program))
+        assert name in loader.test_once(libraries, library, "")
+    monkeypatch.setattr(loader, "run_test", lambda *arguments: "")
+    assert loader.test_once(libraries, library, "") == ""
+
+
+def test_other_files_beside_the_sources_change_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    native = tmp_path / "native"
+    native.mkdir()
+    (native / "a.cpp").write_text("int a;")
+    monkeypatch.setattr(build, "NATIVE", native)
+    before = build.sources_digest()
+    (native / ".a.cpp.swp").write_text("")
+    (native / ".#a.cpp").symlink_to("nowhere")
+    (native / "notes").mkdir()
+    assert build.sources_digest() == before
+    (native / "a.cpp").write_text("int b;")
+    assert build.sources_digest() != before
+
+
 def test_an_instruction_set_that_is_not_there_fails_the_test(library_path: Path, libraries: Libraries) -> None:
     assert "instruction set" in loader.run_test(libraries, library_path, "neon")
 

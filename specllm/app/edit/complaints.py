@@ -39,7 +39,7 @@ def _complaints(path: PurePath, old: str, new: str, asked: Collection[Wish]) -> 
     old_lines, new_lines = split_lines(old)[0], split_lines(new)[0]
     lengths = f"the new text has {len(new_lines)} lines instead of {len(old_lines)}"
     if n_lost := n_lost_at_end(old_lines, new_lines):
-        yield Complaint(f"{lengths}: its end is missing ({n_lost} lines)", is_grave="less" not in asked)
+        yield Complaint(f"{lengths}: its end is missing, {n_lost} lines with text", is_grave="less" not in asked)
     elif len(new_lines) < _MUCH_SHORTER * len(old_lines):
         yield Complaint(lengths)
     if (control := _CONTROL.search(new)) and control.group() not in old:

@@ -47,6 +47,21 @@ const TypeKernels * kernels_for(const ggml_tensor * w) {
     return are_rows_whole && (w->ne[2] == 1 || w->ne[1] % (GROUP * STRIP) == 0) ? k : nullptr;
 }
 
+// Matrices that every architecture multiplies with as they are. Quantized ones are always used so, because ggml itself packs
+// them on some processors. Floats it never packs, so a model may take a part of them or use them the other way round.
+bool is_used_whole(const ggml_tensor * w) {
+    if (w->type != GGML_TYPE_F32 && w->type != GGML_TYPE_F16) return true;
+    static const char * const NAMES[] = {
+        "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_qkv.weight", "attn_output.weight", "ffn_gate.weight", "ffn_up.weight",
+        "ffn_down.weight", "ffn_gate_inp.weight", "ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight",
+    };
+    const char * last = strncmp(w->name, "blk.", 4) ? nullptr : strchr(w->name + 4, '.');
+    if (!last) return !strcmp(w->name, "output.weight") || !strcmp(w->name, "token_embd.weight");
+    for (const char * name : NAMES)
+        if (!strcmp(last + 1, name)) return true;
+    return false;
+}
+
 Packed packed(const TypeKernels * kernels, const ggml_tensor * w) { return {kernels, w->ne[1] * w->ne[2], w->ne[0] / kernels->block_columns}; }
 
 struct MatrixTraits final : Traits {
@@ -128,7 +143,7 @@ struct PackedType final : ExtraBufferType {
         const ggml_tensor *w = op->src[0], *x = op->src[1];
         if (op->op == GGML_OP_MUL_MAT ? w->ne[2] != 1 : op->op != GGML_OP_MUL_MAT_ID || op->src[2]->type != GGML_TYPE_I32) return false;
         if (type_of(w) != &buffer_type || !kernels_for(w)) return false;
-        if (w->view_src) return false;  // a part of a packed matrix is no matrix
+        if (w->view_src || !(*w->name == 0 || is_used_whole(w))) return false;  // a part of a packed matrix is no matrix
         return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && op->type == GGML_TYPE_F32 &&
                (!x->buffer || ggml.is_host((ggml_backend_buffer_type_t)type_of(x)));
     }
