@@ -321,7 +321,7 @@ def build_wheel(status: Status, version: str, backend: str, compiler: build_flag
     sources.write_text(f"{BINDING}=={version} --hash=sha256:{build_flags.SOURCES_SHA256}\n", encoding="utf-8")
     arguments = shlex.join(build_flags.cmake_args(backend, compiler=compiler))
     made = folder / "wheel"
-    with status.job("llama.cpp", f"building {BINDING} {version} for {backend}: {arguments}") as tell:
+    with status.job("llama.cpp", f"building {BINDING} {version} for {backend}") as tell:
         progress = Progress()
 
         def read(line: str) -> None:
@@ -344,7 +344,7 @@ def build_wheel(status: Status, version: str, backend: str, compiler: build_flag
 
 def pull_models(status: Status, names: Sequence[str]) -> None:
     with status.job("models", f"fetching models: {', '.join(names)}") as tell:
-        run([PYTHON, "-m", "specllm", "models", "pull", *names], read=lambda line: tell(line.strip()),
+        run([PYTHON, "-m", "specllm", "models", "pull", *names], read=lambda line: tell(line.strip().removeprefix("downloading: ")),
             hint=f"to try again: .venv/bin/specllm models pull {' '.join(names)}")  # fmt: skip
 
 
