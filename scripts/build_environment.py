@@ -344,7 +344,8 @@ def build_wheel(status: Status, version: str, backend: str, compiler: build_flag
 
 def pull_models(status: Status, names: Sequence[str]) -> None:
     with status.job("models", f"fetching models: {', '.join(names)}") as tell:
-        run([PYTHON, "-m", "specllm", "models", "pull", *names], read=lambda line: tell(line.strip().removeprefix("downloading: ")),
+        run([PYTHON, "-m", "specllm", "models", "pull", *names],
+            read=lambda line: tell(line.strip().removeprefix("downloading: ")),
             hint=f"to try again: .venv/bin/specllm models pull {' '.join(names)}")  # fmt: skip
 
 

@@ -101,7 +101,11 @@ def test_a_simulation_tells_the_best_length_and_where_drafts_begin_to_pay(bench_
     shown, printed = run_all([partial(bench_of, *words, "--json"), partial(bench_of, *words)])
     simulation = shown.document["result"]["simulation"]
     assert (simulation["accept"], simulation["draft_cost"]) == (0.9, 0.01)
-    assert [one["draft_length"] for one in simulation["lengths"]][:4] == [1, 2, 3, 4]
+    lengths = [
+        one["draft_length"] for one in simulation["lengths"]
+    ]  # of the measured widths; with the kernels they are fewer
+    assert (lengths[0], lengths) == (1, sorted(set(lengths)))
+    assert {3, 15} <= set(lengths)
     assert "rows" not in shown.document["result"]
     lines = printed.stdout.splitlines()
     assert lines[1].split() == ["draft", "length", "speed-up", "pays", "from"]
