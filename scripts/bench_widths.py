@@ -55,11 +55,11 @@ def measure_forever(path: Path, threads: int, depth: int) -> None:
             "threads": model.threads,
         }
     )
-    yardstick = Yardstick(model.threads)
+    yardstick = Yardstick(model.threads) if put_in_place().name else None
     for line in sys.stdin:
         width = int(line)
         if width == READ:
-            say({"seconds": yardstick.read_s()})
+            say({"seconds": yardstick.read_s() if yardstick else 0.0})
             continue
         seconds = []
         for _ in range(3 if width else 1):
@@ -74,7 +74,7 @@ def measure_forever(path: Path, threads: int, depth: int) -> None:
 
 
 class Yardstick:
-    """Memory of the size of the packed weights, and threads that read it. Empty where ggml's own kernels compute."""
+    """Memory of the size of the packed weights, and threads that read it; only where specllm's kernels compute."""
 
     def __init__(self, threads: int) -> None:
         library = os.environ.get("SPECLLM_KERNELS_LIBRARY") or build.LIBRARY
@@ -84,21 +84,20 @@ class Yardstick:
         self._share = self._native.specllm_packed_total() // threads // 64 * 64
         self._pool = ThreadPoolExecutor(threads)
         self._threads = threads
-        if self._share:
-            self._memory = mmap.mmap(-1, self._share * threads)
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
-            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-            ctypes.memset(self._address, 1, self._share * threads)
+        self._memory = mmap.mmap(-1, self._share * threads)
+        self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        ctypes.memset(self._address, 1, self._share * threads)
 
     def read_s(self) -> float:
         """The least of a few times."""
         seconds = []
-        for _ in range(3 if self._share else 0):
+        for _ in range(3):
             started = time.perf_counter()
             places = [self._address + i * self._share for i in range(self._threads)]
             list(self._pool.map(self._native.specllm_read, places, [self._share] * self._threads))
             seconds.append(time.perf_counter() - started)
-        return min(seconds, default=0.0)
+        return min(seconds)
 
 
 def say(answer: dict[str, Any]) -> None:

@@ -85,7 +85,7 @@ def _at_most(what: str, limit: int) -> Callable[[int], int]:
 
 
 def _choose_kernels(mode: str) -> str:
-    """Whoever first needs them in this process reads the variable, long before or after any configuration is made."""
+    """Puts the mode into the environment, where the kernels' loader reads it when the first model is loaded."""
     _one_of("kernels mode", KERNELS_MODES)(mode)
     os.environ[KERNELS_VARIABLE] = mode
     return mode

@@ -30,7 +30,13 @@ LOGGER = logging.getLogger("specllm.kernels")
 SET_VARIABLE = "SPECLLM_KERNELS_SET"
 LIBRARY_VARIABLE = "SPECLLM_KERNELS_LIBRARY"
 TEST_TIMEOUT_S = 120.0  # it takes half a second; on a machine that is busy with other things longer
-CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")  # a test's own doing; others end what they did not begin
+CRASHES = (
+    "SIGSEGV",
+    "SIGBUS",
+    "SIGILL",
+    "SIGFPE",
+    "SIGABRT",
+)  # what tested code can do to itself; any other signal came from outside
 HINT = "compile them with `python -m specllm.kernels.build`, or run without them: SPECLLM_KERNELS=off"
 
 

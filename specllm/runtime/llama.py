@@ -174,7 +174,7 @@ class LlamaModel:
         self.n_outputs_max = int(params.n_outputs_max)
         self.threads = threads
         threadpool.attach(self.handle, threads)
-        # On a GPU nobody knows; on the CPU the kernels see whether all that matters was theirs.
+        # The kernels count what the CPU computes without them; what a GPU computes they do not see.
         self._kernels = kernels.put_in_place()
         self._may_be_width_independent = (
             bool(self._kernels.instruction_set) and not llama_cpp.llama_supports_gpu_offload()

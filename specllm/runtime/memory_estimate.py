@@ -9,6 +9,7 @@ once: within 10 %, mostly 3 % (measured 2026-11-29).
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -50,6 +51,10 @@ PACKED_BY_KERNELS = {
     "Q4_K": 2368 / (16 * 144), "Q5_K": 2880 / (16 * 176), "IQ4_XS": 2208 / (16 * 136),
 }  # fmt: skip
 REPACKED_OWN = frozenset(PACKED_BY_KERNELS)
+# Floats only where every architecture multiplies with the whole matrix (is_used_whole in kernels/native/plugin.cpp).
+_WHOLE = re.compile(
+    r"(blk\.\d+\.(attn_(q|k|v|qkv|output)|ffn_(gate|up|down|gate_inp|(gate|up|down)_exps))|output|token_embd)\.weight"
+)
 REPACKED_ARM = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "Q8_0"})
 
 
@@ -196,13 +201,16 @@ def matrices(header: Header) -> list[Tensor]:
     return [tensor for tensor in header.tensors if len(tensor.dims) > 1 and tensor.name not in looked_up]
 
 
+def is_packed_by_kernels(tensor: Tensor) -> bool:
+    """Whether specllm's kernels take this matrix."""
+    return tensor.type in REPACKED_OWN and (tensor.type not in ("F32", "F16") or bool(_WHOLE.fullmatch(tensor.name)))
+
+
 def _repacked_bytes(header: Header, types: frozenset[str]) -> int:
-    growth = PACKED_BY_KERNELS if types == REPACKED_OWN else {}
-    return sum(
-        int(tensor.n_bytes * growth.get(tensor.type, 1.0))
-        for tensor in matrices(header)
-        if tensor.type in types and tensor.dims[1] % 8 == 0
-    )
+    if types == REPACKED_OWN:
+        taken = filter(is_packed_by_kernels, matrices(header))
+        return sum(int(tensor.n_bytes * PACKED_BY_KERNELS[tensor.type]) for tensor in taken)
+    return sum(tensor.n_bytes for tensor in matrices(header) if tensor.type in types and tensor.dims[1] % 8 == 0)
 
 
 def _is_tied(header: Header) -> bool:

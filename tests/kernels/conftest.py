@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from specllm.kernels import build
+from specllm.kernels import build, loader
 from specllm.models.disk import locked
 from tests.kernels import native
 
 
 @pytest.fixture(scope="session")
 def library_path() -> Path:
-    """The kernels of these sources, compiled once into the environment (half a minute) and apart from the installed ones:
-    everything else is tested as a user without them has it."""
+    """The kernels of these sources: those that scripts/setup compiled, else compiled once into the environment."""
+    if build.LIBRARY.is_file() and loader.load(build.LIBRARY).specllm_sources().decode() == build.sources_digest():
+        return build.LIBRARY
     compiler = build.find_compiler()
     if not build.IS_SUPPORTED or compiler is None:
         pytest.skip("x86-64 Linux with a C++ compiler")

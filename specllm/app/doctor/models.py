@@ -26,7 +26,7 @@ from specllm.models.registry import Registry
 from specllm.runtime.backend import BackendInfo
 from specllm.runtime.interrupt import abort_on_interrupt
 from specllm.runtime.machine import available_memory_bytes
-from specllm.runtime.memory_estimate import N_KEPT_STATES, REPACKED_OWN, matrices
+from specllm.runtime.memory_estimate import N_KEPT_STATES, is_packed_by_kernels, matrices
 from specllm.units import sized
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _kernels(header: GgufHeader, is_width_independent: bool) -> str:
     """`specllm's kernels for 168 Q4_K and 29 Q6_K matrices, llama.cpp's for 2 Q3_K`, and what follows from it."""
     own, others = Counter[str](), Counter[str]()
     for tensor in matrices(header):
-        (own if tensor.type in REPACKED_OWN else others)[tensor.type] += 1
+        (own if is_packed_by_kernels(tensor) else others)[tensor.type] += 1
     text = f"specllm's kernels for {listed([f'{n:,} {kind}' for kind, n in own.most_common()])} matrices"
     if others:
         text += f", llama.cpp's for {listed([f'{n:,} {kind}' for kind, n in others.most_common()])}"

@@ -132,7 +132,7 @@ AttentionTraits * attention_traits;
 // not ours may take another way where there are more rows.
 const char * const ROW_BY_ROW[] = {
     "NONE", "DUP", "ADD", "ADD1", "ADD_ID", "SUB", "MUL", "DIV", "SQR", "SQRT", "LOG", "SIN", "COS", "NORM", "RMS_NORM", "L2_NORM",
-    "GROUP_NORM", "SCALE", "CPY", "CONT", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "GET_ROWS", "SET_ROWS", "SOFT_MAX", "ROPE", "CLAMP",
+    "SCALE", "CPY", "CONT", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "GET_ROWS", "SET_ROWS", "SOFT_MAX", "ROPE", "CLAMP",
     "CONCAT", "REPEAT", "UNARY", "GLU", "ARGSORT", "TOP_K", "SUM_ROWS", "ARGMAX",
 };
 bool is_row_by_row[GGML_OP_COUNT];
